@@ -1,0 +1,1 @@
+"""Checkpoints in, engine pair out."""

@@ -1,0 +1,1 @@
+"""One module per model family: its tensor names and its exceptions."""

@@ -1,0 +1,1 @@
+"""An engine pair as a value, and the cpu engine."""

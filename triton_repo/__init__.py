@@ -1,0 +1,1 @@
+"""An engine pair in, a Triton model repository out; and the server that serves it."""

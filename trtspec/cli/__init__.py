@@ -1,0 +1,76 @@
+"""The command. Each module here is one subcommand and imports nothing heavy at its top."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from trtspec import __version__
+from trtspec.errors import TrtspecError
+
+# name -> one-line help, so that `trtspec --help` imports no command module.
+COMMANDS = {
+    "build": "Two checkpoints in, an engine pair out.",
+    "repo": "An engine pair in, a Triton model repository out.",
+    "serve": "Serve a repository; ready means it has answered.",
+    "query": "Ask a running server, from the shell.",
+    "verify": "Compare served answers with Hugging Face.",
+    "demo": "The whole road on the pair that ships with trtspec.",
+}
+
+EXIT_ERROR = 1
+EXIT_MISMATCH = 3
+
+
+class LazyGroup(click.Group):
+    """A group whose subcommands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = import_module(f"trtspec.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="trtspec")
+def trtspec() -> None:
+    """Speculative decoding in production: a Hugging Face pair in, a verified Triton deployment out.
+
+    \b
+    Example:
+      trtspec build TARGET DRAFT --output work/pair
+      trtspec repo work/pair --output work/repo
+      trtspec serve work/repo
+      trtspec query "The capital of France is"
+      trtspec verify work/pair
+
+    Exit codes: 0 done, 1 could not, 2 wrong usage, 3 ran and found a mismatch.
+    """
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the command; an error of ours becomes one line on stderr and exit 1."""
+    try:
+        trtspec.main(args=args, standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("trtspec: interrupted", err=True)
+        sys.exit(130)
+    except TrtspecError as error:
+        click.echo(f"trtspec: {error}", err=True)
+        sys.exit(EXIT_ERROR)
