@@ -1,0 +1,207 @@
+"""The loop over scripted engines: the answer is the target's, whatever the draft length."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from engine_doubles import FailingDouble, TargetDouble, hashed_rule, mostly, silent_double
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtspec.triton_repo.speculation.detokenizer import Detokenizer
+from trtspec.triton_repo.speculation.loop import EngineCallError, Generation
+from trtspec.triton_repo.speculation.output import Delta, Output
+from trtspec.triton_repo.speculation.request import GenerationRequest, Limits, RequestError
+
+RULE = hashed_rule(50)
+REQUEST = GenerationRequest(prompt_ids=(1, 2, 3), max_tokens=40, num_draft_tokens=4, eos_ids=())
+LIMITS = Limits(vocab_size=50, max_seq_len=100, draft_max_seq_len=100, max_draft_len=8, default_draft_len=4)
+
+
+def letters(ids: list[int]) -> str:
+    """A tokenizer's decode: each id is one or two letters, so stop strings cross token borders."""
+    return "".join(chr(97 + i % 26) + ("x" if i >= 26 else "") for i in ids)
+
+
+def generation(request: GenerationRequest, *, target=None, draft=None, draft_max_seq_len=1000) -> Generation:
+    output = Output(
+        Detokenizer(letters),
+        max_tokens=request.max_tokens,
+        eos_ids=frozenset(request.eos_ids),
+        stop_strings=request.stop_strings,
+        min_tokens=request.min_tokens,
+    )
+    target = target or TargetDouble(RULE, frozenset(request.eos_ids))
+    draft = draft or TargetDouble(mostly(RULE, 4), frozenset(request.eos_ids))
+    return Generation(request, output, target, draft, draft_max_seq_len=draft_max_seq_len)
+
+
+def answer(request: GenerationRequest, **engines) -> Delta:
+    return sum(generation(request, **engines), Delta())
+
+
+def ids(delta: Delta) -> list[int]:
+    return [token.id for token in delta.tokens]
+
+
+@given(
+    num_draft_tokens=st.integers(1, 8),
+    period=st.integers(1, 9),
+    max_tokens=st.integers(1, 40),
+    min_tokens=st.integers(0, 40),
+    eos_ids=st.lists(st.integers(0, 49), max_size=4, unique=True),
+    stop_strings=st.lists(st.text("abcxyz", min_size=1, max_size=4), max_size=3),
+    prompt=st.lists(st.integers(0, 49), min_size=1, max_size=5),
+)
+def test_the_answer_does_not_depend_on_the_draft(
+    num_draft_tokens, period, max_tokens, min_tokens, eos_ids, stop_strings, prompt
+) -> None:
+    request = GenerationRequest(
+        prompt_ids=tuple(prompt),
+        max_tokens=max_tokens,
+        num_draft_tokens=0,
+        eos_ids=tuple(eos_ids),
+        min_tokens=min(min_tokens, max_tokens),
+        stop_strings=tuple(stop_strings),
+    )
+    draft = TargetDouble(mostly(RULE, period), frozenset(eos_ids))
+    plain = answer(request)
+    assert answer(replace(request, num_draft_tokens=num_draft_tokens), draft=draft) == plain
+    assert ids(plain) or plain.finish_reason == "stop"
+
+
+def test_without_options_the_answer_is_the_rule_followed_to_the_end() -> None:
+    expected = [1, 2, 3]
+    for _ in range(40):
+        expected.append(RULE(expected))
+    found = answer(REQUEST)
+    assert ids(found) == expected[3:]
+    assert found.text == letters(expected[3:])
+    assert found.finish_reason == "length"
+
+
+def test_text_before_the_earliest_stop_string_is_the_text() -> None:
+    whole = answer(REQUEST).text
+    stops = (whole[20:23], whole[9:11])
+    found = answer(replace(REQUEST, stop_strings=stops))
+    cut = min(whole.find(stop) for stop in stops)
+    assert found.text == whole[:cut]
+    assert letters(ids(found)).startswith(found.text)
+    assert len(letters(ids(found))) - len(found.text) <= 1
+    assert found.finish_reason == "stop"
+    assert whole[cut:].startswith(found.stop_reason)
+
+
+def test_stop_strings_count_from_min_tokens_on() -> None:
+    whole = answer(REQUEST)
+    found = answer(replace(REQUEST, stop_strings=(whole.text[3:5],), min_tokens=30))
+    assert len(found.tokens) >= 30
+
+
+def test_every_end_token_ends_the_answer() -> None:
+    whole = ids(answer(REQUEST))
+    for end_id in (whole[5], whole[17]):
+        found = answer(replace(REQUEST, eos_ids=(99, end_id)))
+        assert ids(found) == whole[: whole.index(end_id) + 1]
+        assert found.text == letters(ids(found)[:-1])
+        assert found.finish_reason == "stop"
+
+
+def test_text_that_may_begin_a_stop_string_is_held_back() -> None:
+    whole = answer(REQUEST).text
+    deltas = list(generation(replace(REQUEST, stop_strings=(whole[10:13] + "?",), num_draft_tokens=0)))
+    assert "".join(delta.text for delta in deltas) == whole
+    sent = ""
+    for delta in deltas[:-1]:
+        sent += delta.text
+        assert not sent.endswith(whole[10:13])
+
+
+def test_one_target_call_serves_an_answer_without_draft() -> None:
+    target = TargetDouble(RULE)
+    answer(replace(REQUEST, num_draft_tokens=0), target=target)
+    assert len(target.calls) == 1
+
+
+def test_a_round_takes_one_draft_and_one_target_call() -> None:
+    target, draft = TargetDouble(RULE), TargetDouble(RULE)
+    made = generation(replace(REQUEST, max_tokens=10), target=target, draft=draft)
+    assert len(ids(sum(made, Delta()))) == 10
+    assert [len(call.draft_ids) for call in target.calls] == [4, 4]
+    assert len(draft.calls) == 2
+
+
+def test_rounds_and_acceptance_are_counted() -> None:
+    made = generation(replace(REQUEST, max_tokens=11), draft=TargetDouble(mostly(RULE, 5)))
+    list(made)
+    # The prompt has 3 tokens and the draft is wrong for the token after 5, 10, … of them: rounds
+    # keep 2, 4 and 2 of 4, 4 and 2 draft tokens and add one each.
+    found = made.speculation
+    assert (found.rounds, found.proposed, found.accepted) == (3, 10, 8)
+    assert found.accepted_per_position == [3, 3, 1, 1]
+
+
+def test_a_failing_draft_leaves_the_answer_and_says_so() -> None:
+    made = generation(REQUEST, draft=FailingDouble(TargetDouble(RULE), good_calls=2))
+    assert sum(made, Delta()) == answer(replace(REQUEST, num_draft_tokens=0))
+    assert made.speculation.off_reason == "the draft failed: draft: gone"
+
+
+def test_a_silent_draft_leaves_the_answer_and_says_so() -> None:
+    made = generation(REQUEST, draft=silent_double)
+    assert sum(made, Delta()) == answer(replace(REQUEST, num_draft_tokens=0))
+    assert made.speculation.off_reason == "the draft returned no tokens"
+
+
+def test_speculation_ends_where_the_draft_engine_does() -> None:
+    draft = TargetDouble(RULE)
+    made = generation(REQUEST, draft=draft, draft_max_seq_len=20)
+    assert sum(made, Delta()) == answer(replace(REQUEST, num_draft_tokens=0))
+    assert all(len(call.input_ids) + call.max_new_tokens <= 20 for call in draft.calls)
+    assert "20 tokens" in made.speculation.off_reason
+
+
+def test_a_failing_target_ends_the_answer_with_its_message() -> None:
+    target = FailingDouble(TargetDouble(RULE), good_calls=1)
+    with pytest.raises(EngineCallError, match="gone"):
+        list(generation(REQUEST, target=target))
+
+
+def test_closing_early_closes_the_call_in_flight() -> None:
+    closed = []
+
+    def target(call):
+        try:
+            yield from TargetDouble(RULE)(call)
+        finally:
+            closed.append(True)
+
+    deltas = iter(generation(replace(REQUEST, num_draft_tokens=0), target=target))
+    next(deltas)
+    assert not closed
+    deltas.close()
+    assert closed
+
+
+def test_an_engine_that_stops_by_itself_ends_the_answer() -> None:
+    for num_draft_tokens in (0, 4):
+        found = answer(replace(REQUEST, num_draft_tokens=num_draft_tokens), target=silent_double)
+        assert (found.finish_reason, ids(found)) == ("stop", [])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"prompt_ids": ()}, "no tokens"),
+        ({"prompt_ids": (1, 50)}, "1 ids outside the vocabulary of 50"),
+        ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"max_tokens": 98}, "= 101, the engine holds 100"),
+        ({"min_tokens": 41}, "min_tokens is 41"),
+        ({"num_draft_tokens": 9}, "built for 0 to 8"),
+        ({"stop_strings": ("",)}, "empty string"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(change, message) -> None:
+    with pytest.raises(RequestError, match=message):
+        replace(REQUEST, **change).check(LIMITS)

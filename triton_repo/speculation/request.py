@@ -1,0 +1,97 @@
+"""What the public model is asked for, as a value that has been checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class RequestError(ValueError):
+    """A request that cannot be served as asked; its message goes to the caller."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the engines behind the loop can carry. Lengths in tokens."""
+
+    vocab_size: int
+    max_seq_len: int
+    draft_max_seq_len: int
+    max_draft_len: int
+    default_draft_len: int
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen; None leaves the choice to the engine's default.
+
+    Greedy when nothing is set, when temperature is 0 or when top_k is 1.
+    """
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    # Added to the logits, shape [vocab_size], float32.
+    bias_V: NDArray[np.float32] | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def greedy(self) -> bool:
+        nothing_set = self.temperature is None and self.top_k is None and self.top_p is None
+        return nothing_set or self.temperature == 0 or self.top_k == 1
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """One prompt and everything that shapes its answer."""
+
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    num_draft_tokens: int
+    eos_ids: tuple[int, ...]
+    min_tokens: int = 0
+    stop_strings: tuple[str, ...] = ()
+    sampling: Sampling = field(default_factory=Sampling)
+    use_draft_logits: bool = False
+    return_log_probs: bool = False
+    return_logits: bool = False
+    # Text put before the first delta: the prompt, when the caller wants it echoed.
+    echo: str = ""
+
+    def check(self, limits: Limits) -> None:
+        """Raise RequestError for what no engine behind these limits can serve."""
+        length = len(self.prompt_ids) + self.max_tokens
+        outside = [i for i in self.prompt_ids if not 0 <= i < limits.vocab_size]
+        checks = (
+            (not self.prompt_ids, "the prompt has no tokens; send text_input or input_ids"),
+            (
+                bool(outside),
+                f"input_ids: {len(outside)} ids outside the vocabulary of {limits.vocab_size}, "
+                f"first {outside[:1]}",
+            ),
+            (self.max_tokens < 1, f"max_tokens is {self.max_tokens}; it must be at least 1"),
+            (
+                length > limits.max_seq_len,
+                f"prompt of {len(self.prompt_ids)} tokens + max_tokens {self.max_tokens} = {length}, "
+                f"the engine holds {limits.max_seq_len}; shorten the prompt or lower max_tokens",
+            ),
+            (
+                not 0 <= self.min_tokens <= self.max_tokens,
+                f"min_tokens is {self.min_tokens}; it must lie between 0 and max_tokens {self.max_tokens}",
+            ),
+            (
+                not 0 <= self.num_draft_tokens <= limits.max_draft_len,
+                f"num_draft_tokens is {self.num_draft_tokens}; the engine was built for 0 to "
+                f"{limits.max_draft_len}",
+            ),
+            ("" in self.stop_strings, "stop_words holds an empty string; leave it out"),
+        )
+        for wrong, message in checks:
+            if wrong:
+                raise RequestError(message)

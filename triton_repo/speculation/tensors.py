@@ -1,0 +1,260 @@
+"""Tensors of the public model and of the engines to values, and back.
+
+Names, types and shapes: `trtspec.triton_repo.contract`. Every tensor here has a leading batch
+dimension of 1.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb
+from numpy.typing import NDArray
+
+from .loop import Call, Reply, Speculation
+from .output import Delta, Output
+from .request import GenerationRequest, Limits, RequestError, Sampling
+from .tokenizer import Tokenizer
+
+# Inputs of NVIDIA's public model that ask for more than text in, text out: refused, never ignored.
+UNSUPPORTED = (
+    *("decoder_text_input", "image_input", "image_bytes_input", "image_url_input", "video_bytes_input"),
+    *("prompt_embedding_table", "prompt_vocab_size", "prompt_table_extra_id", "lora_task_id"),
+    *("lora_weights", "lora_config", "guided_decoding_guide_type", "guided_decoding_guide"),
+    "length_penalty",
+)
+ONLY_FALSE = ("return_context_logits", "return_perf_metrics")
+ONLY_ONE = ("beam_width", "num_return_sequences")
+
+
+class Inputs:
+    """The tensors of one request, by name; an absent one is None."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+
+    def array(self, name: str) -> NDArray[Any] | None:
+        tensor = pb.get_input_tensor_by_name(self._request, name)
+        return None if tensor is None else tensor.as_numpy().reshape(-1)
+
+    def integer(self, name: str) -> int | None:
+        value = self.array(name)
+        return None if value is None else int(value[0])
+
+    def real(self, name: str) -> float | None:
+        value = self.array(name)
+        return None if value is None else float(value[0])
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self.array(name)
+        return default if value is None else bool(value[0])
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        value = self.array(name)
+        try:
+            return () if value is None else tuple(item.decode() for item in value)
+        except UnicodeDecodeError as error:
+            raise RequestError(f"{name}: not UTF-8 text ({error.reason})") from error
+
+
+def read_request(
+    inputs: Inputs, tokenizer: Tokenizer, limits: Limits, eos_ids: tuple[int, ...], excludes_input: bool
+) -> GenerationRequest:
+    """Return the checked request; RequestError for what cannot be served."""
+    _refuse_unsupported(inputs)
+    texts, ids = inputs.texts("text_input"), inputs.array("input_ids")
+    if (not texts) == (ids is None):
+        raise RequestError("exactly one of text_input and input_ids must be given")
+    echoes = not inputs.flag("exclude_input_in_output", excludes_input)
+    prompt_ids = tokenizer.encode(texts[0]) if ids is None else tuple(ids.tolist())
+    end_id = inputs.integer("end_id")
+    if end_id is not None:
+        eos_ids = (end_id,) if end_id >= 0 else ()
+    num_draft_tokens = inputs.integer("num_draft_tokens")
+    request = GenerationRequest(
+        prompt_ids=prompt_ids,
+        max_tokens=inputs.integer("max_tokens") or 0,
+        num_draft_tokens=limits.default_draft_len if num_draft_tokens is None else num_draft_tokens,
+        eos_ids=eos_ids,
+        min_tokens=inputs.integer("min_tokens") or 0,
+        stop_strings=inputs.texts("stop_words"),
+        sampling=_read_sampling(inputs, tokenizer, limits),
+        use_draft_logits=inputs.flag("use_draft_logits"),
+        return_log_probs=inputs.flag("return_log_probs"),
+        return_logits=inputs.flag("return_generation_logits"),
+        echo=(texts[0] if texts else tokenizer.decode(prompt_ids)) if echoes else "",
+    )
+    request.check(limits)
+    return request
+
+
+def _refuse_unsupported(inputs: Inputs) -> None:
+    asked = [name for name in UNSUPPORTED if inputs.array(name) is not None]
+    asked += [name for name in ONLY_FALSE if inputs.flag(name)]
+    asked += [name for name in ONLY_ONE if (inputs.integer(name) or 1) != 1]
+    if asked:
+        raise RequestError(f"not supported by this model: {', '.join(asked)}; leave them out")
+
+
+def _read_sampling(inputs: Inputs, tokenizer: Tokenizer, limits: Limits) -> Sampling:
+    seed = inputs.integer("seed")
+    return Sampling(
+        temperature=inputs.real("temperature"),
+        top_k=inputs.integer("top_k"),
+        top_p=inputs.real("top_p"),
+        repetition_penalty=inputs.real("repetition_penalty"),
+        presence_penalty=inputs.real("presence_penalty"),
+        frequency_penalty=inputs.real("frequency_penalty"),
+        # One seed for the whole answer: engines derive each position's randomness from it.
+        seed=secrets.randbits(63) if seed is None else seed,
+        bias_V=_read_bias(inputs, tokenizer, limits),
+        bad_words=tuple(ids for word in inputs.texts("bad_words") for ids in tokenizer.word_variants(word)),
+    )
+
+
+def _read_bias(inputs: Inputs, tokenizer: Tokenizer, limits: Limits) -> NDArray[np.float32] | None:
+    words, weights = inputs.texts("embedding_bias_words"), inputs.array("embedding_bias_weights")
+    count = 0 if weights is None else len(weights)
+    if len(words) != count:
+        raise RequestError(
+            f"embedding_bias_words has {len(words)} entries, embedding_bias_weights {count}; "
+            "give one weight for each word"
+        )
+    if weights is None or not words:
+        return None
+    bias_V = np.zeros(limits.vocab_size, np.float32)
+    for word, weight in zip(words, weights, strict=True):
+        ids = {i for variant in tokenizer.word_variants(word) for i in variant}
+        bias_V[list(ids)] += weight
+    return bias_V
+
+
+def shared_tensors(request: GenerationRequest) -> list[Any]:
+    """Return the engine inputs that are the same in every call of one answer."""
+    sampling = request.sampling
+    values: list[tuple[str, object, type[np.generic]]] = [
+        ("end_id", request.eos_ids[0] if request.eos_ids else None, np.int32),
+        ("temperature", sampling.temperature, np.float32),
+        ("runtime_top_k", sampling.top_k, np.int32),
+        ("runtime_top_p", sampling.top_p, np.float32),
+        ("repetition_penalty", sampling.repetition_penalty, np.float32),
+        ("presence_penalty", sampling.presence_penalty, np.float32),
+        ("frequency_penalty", sampling.frequency_penalty, np.float32),
+        ("seed", sampling.seed, np.uint64),
+        ("prompt_ignore_length", len(request.prompt_ids), np.int32),
+        ("exclude_input_in_output", True, np.bool_),
+    ]
+    tensors = [_scalar(name, value, dtype) for name, value, dtype in values if value is not None]
+    # An engine knows one end token; the others end an answer as words of one token.
+    other_ends = [(i,) for i in request.eos_ids[1:]]
+    for name, words in (("stop_words_list", other_ends), ("bad_words_list", sampling.bad_words)):
+        if words:
+            tensors.append(pb.Tensor(name, _word_list(words)[None]))
+    if sampling.bias_V is not None:
+        tensors.append(pb.Tensor("embedding_bias", sampling.bias_V[None]))
+    return tensors
+
+
+def call_tensors(call: Call) -> list[Any]:
+    """Return the engine inputs of one call."""
+    tensors = [
+        pb.Tensor("input_ids", call.input_ids[None]),
+        _scalar("input_lengths", len(call.input_ids), np.int32),
+        _scalar("request_output_len", call.max_new_tokens, np.int32),
+    ]
+    if call.min_new_tokens:
+        tensors.append(_scalar("min_tokens", call.min_new_tokens, np.int32))
+    if call.draft_ids:
+        tensors.append(pb.Tensor("draft_input_ids", np.array([call.draft_ids], np.int32)))
+    if call.draft_logits_KV is not None:
+        tensors.append(pb.Tensor("draft_logits", call.draft_logits_KV[None]))
+    flags = {
+        "streaming": call.streaming,
+        "return_log_probs": call.return_log_probs,
+        "return_generation_logits": call.return_logits,
+    }
+    return tensors + [_scalar(name, True, np.bool_) for name, value in flags.items() if value]
+
+
+def call_outputs(call: Call) -> list[str]:
+    """Return the names of the engine outputs that a call needs."""
+    names = ["output_ids", "sequence_length"]
+    names += ["output_log_probs"] if call.return_log_probs else []
+    return names + (["generation_logits"] if call.return_logits else [])
+
+
+def stop_tensors() -> list[Any]:
+    """Return the engine inputs that end a call in flight."""
+    return [
+        _scalar("stop", True, np.bool_),
+        _scalar("input_lengths", 1, np.int32),
+        _scalar("request_output_len", 1, np.int32),
+    ]
+
+
+def read_reply(response: Any) -> Reply:
+    """Return what an engine's response adds."""
+    arrays = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
+    length = int(arrays["sequence_length"].reshape(-1)[0])
+    log_probs, logits = arrays.get("output_log_probs"), arrays.get("generation_logits")
+    return Reply(
+        ids=arrays["output_ids"].reshape(-1)[:length].tolist(),
+        log_probs=None if log_probs is None else log_probs.reshape(-1)[:length].tolist(),
+        logits_TV=None if logits is None else logits.reshape(-1, logits.shape[-1])[:length],
+    )
+
+
+def delta_tensors(delta: Delta, request: GenerationRequest) -> list[Any]:
+    """Return what a response carries of the answer."""
+    tensors = [
+        _text("text_output", delta.text),
+        pb.Tensor("output_ids", np.array([[token.id for token in delta.tokens]], np.int32)),
+        _text("finish_reason", delta.finish_reason),
+        _text("stop_reason", delta.stop_reason),
+    ]
+    if request.return_log_probs:
+        log_probs = np.array([[[token.log_prob for token in delta.tokens]]], np.float32)
+        tensors.append(pb.Tensor("output_log_probs", log_probs))
+        tensors.append(pb.Tensor("cum_log_probs", log_probs.sum(-1, dtype=np.float32)))
+    if request.return_logits and delta.tokens:
+        rows = [token.logits_V for token in delta.tokens if token.logits_V is not None]
+        tensors.append(pb.Tensor("generation_logits", np.stack(rows)[None, None].astype(np.float32)))
+    return tensors
+
+
+def usage_tensors(request: GenerationRequest, output: Output, speculation: Speculation) -> list[Any]:
+    """Return what the last response says about the whole answer."""
+    rate = speculation.accepted / speculation.proposed if speculation.proposed else 0.0
+    counts = {
+        "num_input_tokens": len(request.prompt_ids),
+        "num_output_tokens": output.num_tokens,
+        "num_rounds": speculation.rounds,
+        "total_draft_tokens": speculation.proposed,
+        "total_accepted_draft_tokens": speculation.accepted,
+    }
+    return [
+        *(_scalar(name, value, np.int32) for name, value in counts.items()),
+        _scalar("acceptance_rate", rate, np.float32),
+        pb.Tensor("accepted_per_position", np.array([speculation.accepted_per_position], np.int32)),
+        _text("speculation_off_reason", speculation.off_reason),
+    ]
+
+
+def _scalar(name: str, value: object, dtype: type[np.generic]) -> Any:
+    return pb.Tensor(name, np.array([[value]], dtype))
+
+
+def _text(name: str, value: str) -> Any:
+    return pb.Tensor(name, np.array([[value.encode()]], np.object_))
+
+
+def _word_list(words: Sequence[Sequence[int]]) -> NDArray[np.int32]:
+    """Return TensorRT-LLM's layout, shape [2, n]: all ids in a row, and where each word ends."""
+    flat = [i for word in words for i in word]
+    ends = np.cumsum([len(word) for word in words])
+    offsets = np.full(len(flat), -1, np.int32)
+    offsets[: len(words)] = ends
+    return np.array([flat, offsets], np.int32)
