@@ -5,6 +5,7 @@ TrtspecError
 ├── PairError          a target and a draft that do not fit each other
 ├── BuildError         a conversion or compilation that could not be done
 ├── EngineError        an engine pair on disk that is missing, broken or made for another host
+├── OutputError        a folder that cannot be written as asked
 ├── RepositoryError    a Triton model repository that cannot be written or served
 ├── ServerError        a Triton server that did not start, died, or did not stop
 └── ClientError        see trtspec.client: what a caller of a running server can meet
@@ -31,6 +32,10 @@ class BuildError(TrtspecError):
 
 class EngineError(TrtspecError):
     """An engine pair on disk that is missing, broken or made for another host."""
+
+
+class OutputError(TrtspecError):
+    """A folder that cannot be written as asked."""
 
 
 class RepositoryError(TrtspecError):

@@ -1,0 +1,113 @@
+"""An engine pair on disk, as a value.
+
+pair/
+  trtspec.json      the manifest, written last: a folder with a manifest is whole
+  target/  draft/   engine folders of the runtime
+  tokenizer/        tokenizer.json, and the files a client of Hugging Face needs beside it
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from trtspec.errors import EngineError
+
+MANIFEST = "trtspec.json"
+FORMAT = 1
+
+Runtime = Literal["cpu"]
+EngineDtype = Literal["float32", "bfloat16"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class EngineManifest(_Strict):
+    """Where an engine comes from and what it can hold."""
+
+    architecture: str
+    source_dtype: str = Field(description="dtype of most weights, in the spelling of safetensors")
+    parameters: int
+    dtype: EngineDtype = Field(description="dtype the engine computes in")
+    max_seq_len: int = Field(description="tokens of prompt and answer together")
+    max_batch_size: int = Field(description="sequences in flight")
+    files: dict[str, str] = Field(description="SHA-256 of each file of the engine, by its name")
+
+
+class Manifest(_Strict):
+    """What a pair is and where it may run; `trtspec.json`."""
+
+    format: Literal[1] = FORMAT
+    trtspec_version: str
+    runtime: Runtime
+    target: EngineManifest
+    draft: EngineManifest
+    vocab_size: int = Field(description="rows of the embedding, padding included")
+    eos_token_ids: tuple[int, ...]
+    max_draft_len: int = Field(description="largest number of draft tokens in a round")
+    tokenizer_sha256: str
+
+
+@dataclass(frozen=True)
+class EnginePair:
+    """A whole pair: its folder and its manifest."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def target(self) -> Path:
+        return self.path / "target"
+
+    @property
+    def draft(self) -> Path:
+        return self.path / "draft"
+
+    @property
+    def tokenizer(self) -> Path:
+        return self.path / "tokenizer"
+
+
+def open_pair(path: Path) -> EnginePair:
+    """Return the pair in a folder; EngineError when it is none or not whole."""
+    if not path.is_dir():
+        raise EngineError(f"{path}: no such folder; expected an engine pair, made by `trtspec build`")
+    file = path / MANIFEST
+    if not file.is_file():
+        raise EngineError(f"{path}: no {MANIFEST}, so this is no engine pair; make one with `trtspec build`")
+    try:
+        manifest = Manifest.model_validate(json.loads(file.read_text("utf-8")))
+    except (ValueError, ValidationError) as error:
+        raise EngineError(f"{file}: {_reason(error)}; build the pair again") from error
+    missing = [
+        f"{name}/{file}"
+        for name, engine in (("target", manifest.target), ("draft", manifest.draft))
+        for file in engine.files
+        if not (path / name / file).is_file()
+    ]
+    if missing:
+        raise EngineError(
+            f"{path}: {len(missing)} files of the manifest are missing, first {missing[0]}; "
+            "build the pair again"
+        )
+    return EnginePair(path, manifest)
+
+
+def _reason(error: ValueError) -> str:
+    if not isinstance(error, ValidationError):
+        return f"not JSON ({error})"
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{error.error_count()} entries are not as expected, first {where}: {first['msg']}"
+
+
+def write_manifest(manifest: Manifest, path: Path) -> None:
+    """Write the manifest of the pair in a folder."""
+    text = json.dumps(manifest.model_dump(mode="json"), indent=2, sort_keys=True)
+    (path / MANIFEST).write_text(text + "\n", "utf-8")
