@@ -1,0 +1,41 @@
+"""`trtspec repo`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command()
+@click.argument("pair", type=click.Path(path_type=Path))
+@click.option(
+    "--output", type=click.Path(path_type=Path), required=True, help="Folder to make; must not exist."
+)
+@click.option("--num-draft-tokens", type=int, help="γ of a request that asks for none.  [default: 5]")
+@click.option(
+    "--exclude-input-in-output/--include-input-in-output",
+    default=True,
+    show_default=True,
+    help="What text_output holds when a request does not say.",
+)
+@click.option(
+    "--max-inflight-requests", type=int, default=64, show_default=True, help="More than that are told: busy."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def command(pair: Path, output: Path, as_json: bool, **options: Any) -> None:
+    """Write the Triton model repository of an engine PAIR.
+
+    It needs nothing outside itself: move it, copy it to another host, serve it there.
+
+    \b
+    Example:
+      trtspec repo work/pair --output work/repo
+    """
+    from trtspec.engines.pair import open_pair
+    from trtspec.triton_repo.repository import RepositoryOptions, write_repository
+
+    write_repository(open_pair(pair), output, RepositoryOptions(**options))
+    click.echo(json.dumps({"repository": str(output)}) if as_json else f"{output}: ready for `trtspec serve`")
