@@ -62,9 +62,9 @@ def trtspec() -> None:
 def main(args: list[str] | None = None) -> None:
     """Run the command; an error of ours becomes one line on stderr and exit 1."""
     try:
-        trtspec.main(args=args, standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
+        # Out of standalone mode click returns the code of an Exit instead of raising it.
+        if status := trtspec.main(args=args, standalone_mode=False):
+            sys.exit(status)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
