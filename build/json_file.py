@@ -1,0 +1,30 @@
+"""A JSON file that has to hold an object."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from trtspec.errors import CheckpointError
+
+__all__ = ["read_object"]
+
+
+def read_object(file: Path, *, required: bool = True) -> dict[str, Any]:
+    """Return the object in a JSON file; {} where the file is absent and not required.
+
+    Raises:
+        CheckpointError: the file is absent, cannot be read, or holds no JSON object.
+    """
+    if not required and not file.exists():
+        return {}
+    try:
+        found = json.loads(file.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file}: not valid JSON ({error}); fetch it again") from None
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{file}: holds a JSON {type(found).__name__}, expected an object")
+    return found
