@@ -12,6 +12,7 @@ from trtspec.errors import TrtspecError
 
 # name -> one-line help, so that `trtspec --help` imports no command module.
 COMMANDS = {
+    "check": "Whether a pair can speculate, what to fix, what it costs.",
     "build": "Two checkpoints in, an engine pair out.",
     "repo": "An engine pair in, a Triton model repository out.",
     "serve": "Serve a repository; ready means it has answered.",

@@ -1,0 +1,209 @@
+"""The pair doctor: whether two checkpoints can speculate together, what to fix, and what it will cost.
+
+Reads JSON files and weight headers only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trtspec.build.checkpoint import Checkpoint
+from trtspec.build.drafters import Identity, identify
+from trtspec.build.findings import Finding
+from trtspec.build.model_shape import ModelShape, shape_of
+from trtspec.build.ratios import Ratios, ratio_findings, ratios_of
+from trtspec.build.shape_findings import model_findings, pair_findings
+from trtspec.build.special_tokens import EndOfText, bos_findings, chat_findings, end_of_text, eos_findings
+from trtspec.build.tokenizers import Tokenizer, open_tokenizer
+from trtspec.build.vocabularies import (
+    Difference,
+    compare_splitting,
+    compare_vocabularies,
+    vocabulary_findings,
+)
+from trtspec.errors import CheckpointError
+
+__all__ = ["Model", "PairReport", "check"]
+
+WORST_FIRST = ("error", "warning", "note")
+
+
+@dataclass(frozen=True)
+class Model:
+    """One side of a pair, as its files tell it."""
+
+    path: str
+    architecture: str
+    model_type: str
+    identity: Identity
+    shape: ModelShape
+    vocab_rows: int | None  # rows of the token embedding; None for what is no causal LM
+    strings: int | None  # ids that the tokenizer names; None without a readable tokenizer
+    end_of_text: EndOfText | None
+    around_text: tuple[tuple[str, ...], tuple[str, ...]] | None  # special tokens before and after a text
+
+
+@dataclass(frozen=True)
+class PairReport:
+    """Everything that the files of two checkpoints say about speculating together."""
+
+    target: Model
+    draft: Model
+    findings: tuple[Finding, ...]  # worst first
+    differences: tuple[Difference, ...]  # ids that the two tokenizers do not name alike
+    ratios: Ratios
+    vocab_rows: int | None  # that both models get
+    eos_token_ids: tuple[int, ...]  # that both models get
+    context_length: int | None  # up to which the draft can follow
+
+    @property
+    def ok(self) -> bool:
+        """Whether the pair may be built: no finding is an error."""
+        return all(finding.severity != "error" for finding in self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report in JSON's types, the verdict first."""
+        return {"ok": self.ok, **asdict(self)}
+
+
+def check(target: Checkpoint, draft: Checkpoint) -> PairReport:
+    """Examine a pair. What is wrong with it becomes a finding; nothing is raised for it."""
+    ours, theirs = _examine("target", target), _examine("draft", draft)
+    ratios = ratios_of(ours.model.shape, theirs.model.shape)
+    findings = [*ours.findings, *theirs.findings]
+    differences: tuple[Difference, ...] = ()
+    rows: int | None = None
+    if ours.model.vocab_rows and theirs.model.vocab_rows:
+        rows = max(ours.model.vocab_rows, theirs.model.vocab_rows)
+        differences = _differences(ours, theirs, rows)
+        findings += pair_findings(
+            ours.model.shape, theirs.model.shape, ours.model.vocab_rows, theirs.model.vocab_rows
+        )
+        findings += _tokenizer_findings(ours, theirs, differences)
+        findings += _family_findings(ours.model, theirs.model)
+        findings += ratio_findings(ratios)
+    contexts = [m.shape.context_length for m in (ours.model, theirs.model) if m.shape.context_length]
+    return PairReport(
+        target=ours.model,
+        draft=theirs.model,
+        findings=tuple(sorted(findings, key=lambda finding: WORST_FIRST.index(finding.severity))),
+        differences=differences,
+        ratios=ratios,
+        vocab_rows=rows,
+        eos_token_ids=ours.ends.ids,
+        context_length=min(contexts, default=None),
+    )
+
+
+@dataclass(frozen=True)
+class _Side:
+    model: Model
+    tokenizer: Tokenizer | None
+    findings: tuple[Finding, ...]
+
+    @property
+    def ends(self) -> EndOfText:
+        return self.model.end_of_text or EndOfText((), (), ())
+
+
+def _examine(role: str, checkpoint: Checkpoint) -> _Side:
+    """Return what one model's files say, without looking at the other."""
+    identity, shape = identify(checkpoint), shape_of(checkpoint)
+    findings = list(_identity_findings(role, identity))
+    tokenizer = None
+    rows = None
+    if identity.stand_alone:
+        rows = checkpoint.vocab_size
+        findings += model_findings(role, checkpoint, shape)
+        try:
+            tokenizer = open_tokenizer(checkpoint.path)
+        except CheckpointError as error:
+            findings.append(_unreadable_tokenizer(role, error))
+    architectures = checkpoint.config.get("architectures") or ["none named"]
+    model = Model(
+        path=str(checkpoint.path),
+        architecture=str(architectures[0]),
+        model_type=str(checkpoint.config.get("model_type", "none named")),
+        identity=identity,
+        shape=shape,
+        vocab_rows=rows,
+        strings=len(tokenizer.strings) if tokenizer else None,
+        end_of_text=end_of_text(checkpoint, tokenizer) if tokenizer else None,
+        around_text=tokenizer.around() if tokenizer else None,
+    )
+    return _Side(model, tokenizer, tuple(findings))
+
+
+def _identity_findings(role: str, identity: Identity) -> Iterator[Finding]:
+    if not identity.stand_alone:
+        yield Finding(
+            f"{role}.kind",
+            "error",
+            f"the {role} is {identity.title} ({'; '.join(identity.evidence[:3])}), expected a "
+            f"stand-alone causal LM: {identity.reason}",
+            f"it is for {identity.runtime}; take a causal LM as the {role}",
+        )
+    elif identity.kind == "parallel-lm":
+        yield Finding(
+            "draft.parallel",
+            "note",
+            f"the {role} is {identity.title}; it drafts one token a step here",
+            f"it is for {identity.runtime}",
+        )
+    if identity.carries:
+        yield Finding(
+            f"{role}.carries", "note", f"the {role} carries {identity.carries}; conversion leaves it out", ""
+        )
+
+
+def _unreadable_tokenizer(role: str, error: CheckpointError) -> Finding:
+    return Finding(
+        "tokenizer.missing",
+        "error",
+        f"the {role} has no tokenizer that can be compared: {error}",
+        "write one with transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
+    )
+
+
+def _differences(ours: _Side, theirs: _Side, rows: int) -> tuple[Difference, ...]:
+    if ours.tokenizer is None or theirs.tokenizer is None:
+        return ()
+    return compare_vocabularies(
+        ours.tokenizer,
+        theirs.tokenizer,
+        rows=rows,
+        target_eos=ours.ends.ids,
+        draft_eos=theirs.ends.ids,
+    )
+
+
+def _tokenizer_findings(ours: _Side, theirs: _Side, differences: tuple[Difference, ...]) -> Iterator[Finding]:
+    target, draft, rows = ours.tokenizer, theirs.tokenizer, ours.model.vocab_rows
+    if target is None or draft is None or rows is None:
+        return
+    beyond = [i for i in target.strings if i >= rows and target.is_live(i)]
+    if beyond:
+        yield Finding(
+            "vocab.rows",
+            "error",
+            f"the target's tokenizer yields id {min(beyond):,} ({target.strings[min(beyond)]!r}), its "
+            f"embedding has {rows:,} rows",
+            "take the tokenizer that belongs to the weights",
+        )
+    yield from vocabulary_findings(target, draft, differences)
+    yield from compare_splitting(target, draft)
+    yield from eos_findings(ours.ends, theirs.ends, rows)
+    yield from bos_findings(target, draft)
+    yield from chat_findings(target, draft)
+
+
+def _family_findings(target: Model, draft: Model) -> Iterator[Finding]:
+    if target.model_type != draft.model_type:
+        yield Finding(
+            "family.differs",
+            "note",
+            f"the target is of the family {target.model_type}, the draft of {draft.model_type}",
+            "a draft of the target's own family is usually accepted more often",
+        )
