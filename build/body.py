@@ -51,7 +51,7 @@ class Body:
         found = {_layer(name) for name in tensors} - {None}
         has_embedding = any(map(is_embedding, tensors))
         inside: dict[str, TensorInfo] = {}
-        if has_embedding and expected is not None and expected > 1 and set(range(expected)) <= found:
+        if has_embedding and expected and 1 < expected <= len(found) and set(range(expected)) <= found:
             inside = {name: tensor for name, tensor in tensors.items() if _is_extra(name, expected)}
         return cls(
             expected=expected,

@@ -6,12 +6,13 @@ Reads JSON files and weight headers only.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from trtspec.build.body import Body
 from trtspec.build.checkpoint import Checkpoint
-from trtspec.build.drafters import Identity, identify
-from trtspec.build.findings import Finding
+from trtspec.build.drafters import Identity, architecture_of, identify
+from trtspec.build.findings import Finding, Severity
 from trtspec.build.model_shape import ModelShape, shape_of
 from trtspec.build.ratios import Ratios, ratio_findings, ratios_of
 from trtspec.build.shape_findings import model_findings, pair_findings
@@ -69,7 +70,11 @@ class PairReport:
 
 
 def check(target: Checkpoint, draft: Checkpoint) -> PairReport:
-    """Examine a pair. What is wrong with it becomes a finding; nothing is raised for it."""
+    """Examine a pair. What is wrong with it becomes a finding.
+
+    Raises:
+        CheckpointError: a whole model has no token embedding that can be told, so that nothing can be said.
+    """
     ours, theirs = _examine("target", target), _examine("draft", draft)
     ratios = ratios_of(ours.model.shape, theirs.model.shape)
     findings = [*ours.findings, *theirs.findings]
@@ -110,7 +115,10 @@ class _Side:
 
 def _examine(role: str, checkpoint: Checkpoint) -> _Side:
     """Return what one model's files say, without looking at the other."""
-    identity, shape = identify(checkpoint), shape_of(checkpoint)
+    identity = identify(checkpoint)
+    # Conversion leaves a module inside out, and its embedding is not the model's.
+    checkpoint = replace(checkpoint, tensors=Body.of(checkpoint).outside)
+    shape = shape_of(checkpoint)
     findings = list(_identity_findings(role, identity))
     tokenizer = None
     rows = None
@@ -121,10 +129,9 @@ def _examine(role: str, checkpoint: Checkpoint) -> _Side:
             tokenizer = open_tokenizer(checkpoint.path)
         except CheckpointError as error:
             findings.append(_unreadable_tokenizer(role, error))
-    architectures = checkpoint.config.get("architectures") or ["none named"]
     model = Model(
         path=str(checkpoint.path),
-        architecture=str(architectures[0]),
+        architecture=architecture_of(checkpoint.config) or "none named",
         model_type=str(checkpoint.config.get("model_type", "none named")),
         identity=identity,
         shape=shape,
@@ -180,23 +187,30 @@ def _differences(ours: _Side, theirs: _Side, rows: int) -> tuple[Difference, ...
 
 
 def _tokenizer_findings(ours: _Side, theirs: _Side, differences: tuple[Difference, ...]) -> Iterator[Finding]:
-    target, draft, rows = ours.tokenizer, theirs.tokenizer, ours.model.vocab_rows
-    if target is None or draft is None or rows is None:
+    target, draft = ours.tokenizer, theirs.tokenizer
+    if target is None or draft is None:
         return
-    beyond = [i for i in target.strings if i >= rows and target.is_live(i)]
-    if beyond:
-        yield Finding(
-            "vocab.rows",
-            "error",
-            f"the target's tokenizer yields id {min(beyond):,} ({target.strings[min(beyond)]!r}), its "
-            f"embedding has {rows:,} rows",
-            "take the tokenizer that belongs to the weights",
-        )
+    yield from _row_findings("target", ours, "error", "take the tokenizer that belongs to the weights")
+    yield from _row_findings("draft", theirs, "warning", "nothing has to be done; it never proposes them")
     yield from vocabulary_findings(target, draft, differences)
     yield from compare_splitting(target, draft)
-    yield from eos_findings(ours.ends, theirs.ends, rows)
+    yield from eos_findings(ours.ends, theirs.ends, ours.model.vocab_rows or 0)
     yield from bos_findings(target, draft)
     yield from chat_findings(target, draft)
+
+
+def _row_findings(role: str, side: _Side, severity: Severity, repair: str) -> Iterator[Finding]:
+    """Yield a finding where a tokenizer yields ids that the weights have no row for."""
+    tokenizer, rows = side.tokenizer, side.model.vocab_rows or 0
+    beyond = [i for i in tokenizer.strings if i >= rows and tokenizer.is_live(i)] if tokenizer else []
+    if tokenizer and beyond:
+        yield Finding(
+            "vocab.rows",
+            severity,
+            f"the {role}'s tokenizer yields id {min(beyond):,} ({tokenizer.strings[min(beyond)]!r}), its "
+            f"embedding has {rows:,} rows",
+            repair,
+        )
 
 
 def _family_findings(target: Model, draft: Model) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from typing import Any
 from trtspec.build.body import MODULES, Body
 from trtspec.build.checkpoint import Checkpoint
 
-__all__ = ["Identity", "identify"]
+__all__ = ["Identity", "architecture_of", "identify"]
 
 Config = Mapping[str, Any]
 Signs = Iterable[str]
@@ -45,7 +45,7 @@ def identify(checkpoint: Checkpoint) -> Identity:
     if missing:
         reason = f"a causal LM has its {missing.split(' (')[0]}"
         return Identity("incomplete", "part of a model", False, (f"no {missing}",), reason, NO_RUNTIME)
-    evidence = (_architecture(config) or "no architecture named", f"{len(body.layers)} decoder layers")
+    evidence = (architecture_of(config) or "no architecture named", f"decoder layers: {len(body.layers)}")
     if any(config.get(key) is not None for key in ("pard_token", "ptd_token_id")):
         return Identity(
             "parallel-lm",
@@ -58,7 +58,8 @@ def identify(checkpoint: Checkpoint) -> Identity:
     return Identity("causal-lm", "a stand-alone causal LM", True, evidence, carries=body.carries())
 
 
-def _architecture(config: Config) -> str:
+def architecture_of(config: Config) -> str:
+    """Return the class that the checkpoint was saved from, "" where config.json names none."""
     names = config.get("architectures")
     return str(names[0]) if isinstance(names, list) and names else ""
 
@@ -68,7 +69,7 @@ def _called(config: Config, *words: str) -> Signs:
     speculators = config.get("speculators_config")
     algorithm = speculators.get("algorithm") if isinstance(speculators, dict) else None
     for key, name in (
-        ("architectures", _architecture(config)),
+        ("architectures", architecture_of(config)),
         ("model_type", config.get("model_type")),
         ("speculators_model_type", config.get("speculators_model_type")),
         ("speculators algorithm", algorithm),
@@ -137,8 +138,8 @@ def _medusa(config: Config, body: Body) -> Signs:
 
 
 def _mtp(config: Config, body: Body) -> Signs:
-    if re.search(r"MTP(?:$|Model|Draft)|NextN$|Assistant", _architecture(config)):
-        yield f"architectures {_architecture(config)}"
+    if re.search(r"MTP(?:$|Model|Draft)|NextN$|Assistant", architecture_of(config)):
+        yield f"architectures {architecture_of(config)}"
     yield from _called({**config, "architectures": []}, "mtp", "assistant")
     yield from body.named(MODULES["an MTP module"].pattern, r"^pre_projection\.weight$")
 
@@ -151,8 +152,8 @@ def _multimodal(config: Config, body: Body) -> Signs:
 
 
 def _no_lm(config: Config, body: Body) -> Signs:
-    if re.search(r"For(?:MaskedLM|\w*Classification|QuestionAnswering|RewardModel)", _architecture(config)):
-        yield f"architectures {_architecture(config)}"
+    if re.search(r"For(?:MaskedLM|\w*Classification|QuestionAnswering|RewardModel)", architecture_of(config)):
+        yield f"architectures {architecture_of(config)}"
 
 
 @dataclass(frozen=True)

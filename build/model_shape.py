@@ -26,7 +26,7 @@ class ModelShape:
     parameters: int
     weight_bytes: int
     weight_bytes_per_token: int  # read for one token at batch size 1: of the experts only those that run
-    kv_bytes_per_token: int | None  # added to the cache by one token, in the weights' type
+    kv_bytes_per_token: int | None  # that one token adds to the cache, in the weights' type
     dtype: str  # of most bytes, safetensors spelling
     tied: bool  # no output head of its own
     layers: int | None
@@ -52,14 +52,14 @@ def shape_of(checkpoint: Checkpoint) -> ModelShape:
     kv_heads = _number(config, "num_key_value_heads") or heads
     hidden = _number(config, "hidden_size", "n_embd")
     head_dim = _number(config, "head_dim") or (hidden // heads if hidden and heads else None)
-    kv_bytes = None
-    if layers and kv_heads and head_dim:
-        kv_bytes = 2 * layers * kv_heads * head_dim * FLOATS.get(dtype, 2)
+    # Latent attention (DeepSeek) keeps one compressed row and one rotated key for all heads.
+    latent, rotated = _number(config, "kv_lora_rank"), _number(config, "qk_rope_head_dim")
+    row = latent + (rotated or 0) if latent else 2 * (kv_heads or 0) * (head_dim or 0)
     return ModelShape(
         parameters=sum(math.prod(tensor.shape) for tensor in tensors.values()),
         weight_bytes=sum(tensor.size_bytes for tensor in tensors.values()),
         weight_bytes_per_token=round(sum(_read(tensor, config, tied) for tensor in tensors.values())),
-        kv_bytes_per_token=kv_bytes,
+        kv_bytes_per_token=(layers or 0) * row * FLOATS.get(dtype, 2) or None,
         dtype=dtype,
         tied=tied,
         layers=layers,
@@ -74,7 +74,7 @@ def shape_of(checkpoint: Checkpoint) -> ModelShape:
 
 def _number(config: Mapping[str, Any], *names: str) -> int | None:
     found = (config.get(name) for name in names)
-    return next((value for value in found if isinstance(value, int) and value > 0), None)
+    return next((value for value in found if type(value) is int and value > 0), None)
 
 
 def _dtype(tensors: Mapping[str, TensorInfo]) -> str:
@@ -103,14 +103,14 @@ def _splits(heads: int, kv_heads: int, ranks: int) -> bool:
 def _rope(config: Mapping[str, Any]) -> str:
     """Return theta and scaling in words; transformers 5 writes rope_parameters, older ones two keys."""
     new = config.get("rope_parameters")
-    if isinstance(new, dict) and not isinstance(new.get("rope_theta"), int | float):
+    if isinstance(new, dict) and "rope_theta" not in new:
         new = new.get("full_attention")  # Gemma-3: one set for each kind of layer
-    rope = new if isinstance(new, dict) else {**(config.get("rope_scaling") or {})}
-    theta = rope.get("rope_theta", config.get("rope_theta"))
-    if theta is None:
+    rope = next((found for found in (new, config.get("rope_scaling")) if isinstance(found, dict)), {})
+    theta, factor = rope.get("rope_theta", config.get("rope_theta")), rope.get("factor")
+    if not isinstance(theta, int | float):
         return "none"
     kind = rope.get("rope_type", rope.get("type", "default"))
-    scaling = (
-        "" if kind == "default" else f", {kind}" + (f" × {rope['factor']:g}" if "factor" in rope else "")
+    scaling = "" if kind == "default" else f", {kind}"
+    return f"theta {theta:g}{scaling}" + (
+        f" × {factor:g}" if scaling and isinstance(factor, int | float) else ""
     )
-    return f"theta {theta:g}{scaling}"

@@ -56,8 +56,10 @@ def _heads(role: str, checkpoint: Checkpoint, shape: ModelShape) -> Iterator[Fin
     if query is None or shape.heads is None or shape.head_dim is None:
         return
     expected = shape.heads * shape.head_dim
-    # Packed weights have fewer rows or columns than the matrix; they have a finding of their own.
-    if query.dtype in FLOATS and query.shape[0] != expected:
+    # Twice as many where a gate is fused in (Qwen3-Next). Packed weights have a finding of their own, and
+    # latent attention has heads of other sizes.
+    fits = query.shape[0] in (expected, 2 * expected) or "kv_lora_rank" in checkpoint.config
+    if query.dtype in FLOATS and not fits:
         yield Finding(
             "heads.size",
             "error",
@@ -73,7 +75,7 @@ def _quantization(role: str, checkpoint: Checkpoint, shape: ModelShape) -> Itera
     if method is None and shape.dtype in FLOATS:
         return
     how = f"quantised ({method or 'no method named'}, mostly {shape.dtype})"
-    if method in UNIFIED:
+    if isinstance(method, str) and method in UNIFIED:
         yield Finding(
             f"{role}.quantized",
             "warning",

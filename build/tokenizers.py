@@ -145,7 +145,7 @@ def open_tokenizer(folder: Path) -> Tokenizer:
         vocab = entries if isinstance(entries, dict) else {entry[0]: i for i, entry in enumerate(entries)}
         if not all(isinstance(i, int) for i in vocab.values()):
             raise TypeError("an id that is no whole number")
-        return Tokenizer(
+        tokenizer = Tokenizer(
             folder=folder,
             vocab=vocab,
             merges=tuple(_merge(pair) for pair in model.get("merges") or ()),
@@ -158,10 +158,12 @@ def open_tokenizer(folder: Path) -> Tokenizer:
             config=config,
             chat_template=_chat_template(folder, config),
         )
+        tokenizer.around()  # so that a damaged post-processor is met here
     except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
         raise CheckpointError(
             f"{file}: not a tokenizer of the tokenizers library ({type(error).__name__}: {error})"
         ) from None
+    return tokenizer
 
 
 def content_of(token: Any) -> str | None:

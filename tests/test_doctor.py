@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from trtspec.build.checkpoint import Checkpoint, TensorInfo, open_checkpoint
 from trtspec.build.doctor import PairReport, check
@@ -94,6 +96,24 @@ TOKENIZER: dict[str, Any] = {
     "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "c": 3}, "merges": ["a b"]},
 }
+
+# What the doctor reads of config.json, and below it.
+READ = [
+    *("architectures", "model_type", "is_encoder_decoder", "speculators_config", "speculators_model_type"),
+    *("algorithm", "dflash_config", "markov_rank", "dspark_config", "medusa_num_heads", "pard_token"),
+    *("text_config", "vision_config", "tie_word_embeddings", "num_hidden_layers", "n_layer", "hidden_size"),
+    *("num_attention_heads", "num_key_value_heads", "head_dim", "kv_lora_rank", "qk_rope_head_dim"),
+    *(
+        "max_position_embeddings",
+        "rope_parameters",
+        "rope_scaling",
+        "rope_theta",
+        "rope_type",
+        "type",
+        "factor",
+    ),
+    *("full_attention", "vocab_size", "quantization_config", "quant_method", "auto_map", "eos_token_id"),
+]
 
 Maker = Callable[..., Checkpoint]
 
@@ -300,6 +320,31 @@ def test_a_head_count_that_the_weights_contradict_refuses_the_pair(model):
     assert said(check(wrong, model(tiny(), tokenizer_config=CHAT)))["heads.size"] == "error"
 
 
+def test_latent_attention_keeps_one_compressed_row_a_layer(model):
+    """DeepSeek-V3: 61 layers of 512 + 64 values of two bytes."""
+    config = tiny(kv_lora_rank=512, qk_rope_head_dim=64)
+    assert shape_of(model(config)).kv_bytes_per_token == 2 * (512 + 64) * 2
+
+
+def test_a_module_inside_a_whole_model_is_noted_and_not_counted(model):
+    target = model(target_config(), tokenizer_config=CHAT)
+    shapes = {"eh_proj.weight": (64, 128), "embed_tokens.weight": (4, 64)}
+    mtp = [
+        TensorInfo(f"model.layers.40.{name}", "BF16", shape, Path("x"), 0, 2 * math.prod(shape))
+        for name, shape in shapes.items()
+    ]
+    with_mtp = replace(target, tensors={**target.tensors, **{tensor.name: tensor for tensor in mtp}})
+    report = check(with_mtp, model(tiny(), tokenizer_config=CHAT))
+    assert said(report) == {"target.carries": "note"}
+    assert report.target.shape == shape_of(target)
+
+
+def test_a_draft_whose_tokenizer_yields_ids_beyond_its_rows_can_still_be_padded(model):
+    report = fitting(model, draft={"config": tiny(vocab_size=3)})
+    assert report.ok
+    assert said(report) == {"vocab.rows": "warning", "vocab.width": "warning"}
+
+
 @pytest.mark.parametrize(
     ("dtype", "settings", "severity"),
     [
@@ -499,6 +544,32 @@ def test_every_warning_and_error_says_what_to_do_and_what_build_does(model):
     assert len(report.findings) > 4
     assert all(finding.repair for finding in report.findings if finding.severity != "note")
     assert all(finding.repair.startswith("build ") for finding in report.findings if finding.repairable)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 2**40)
+    | st.floats(allow_nan=False)
+    | st.text("a1[", max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(READ), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(changes=st.dictionaries(st.sampled_from(READ), JSON, min_size=1, max_size=3))
+def test_no_value_in_config_json_makes_the_doctor_stumble(small_pair, changes):
+    target, draft = small_pair()
+    damaged = replace(draft, config={**draft.config, **changes}, generation_config=changes)
+    for pair in ((target, damaged), (damaged, target)):
+        json.dumps(check(*pair).as_json())
+
+
+@pytest.fixture
+def small_pair(model: Maker) -> Callable[[], tuple[Checkpoint, Checkpoint]]:
+    pair = model(tiny(num_hidden_layers=3), tokenizer_config=CHAT), model(tiny(), tokenizer_config=CHAT)
+    return lambda: pair
 
 
 def test_the_demo_pair_can_be_built_and_its_report_is_json(demo_pair):
