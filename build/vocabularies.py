@@ -108,26 +108,26 @@ SAID: dict[str, tuple[str, Severity, str, str]] = {
     "text": (
         "vocab.ids",
         "error",
-        "mean different text to the two models",
+        "ids that mean different text to the two models",
         "take a draft of the target's own family: tokenizers have to agree id by id",
     ),
     "control": (
         "vocab.control",
         "warning",
-        "are markup under different names",
+        "ids that are markup under different names",
         "nothing has to be done; around this markup the draft proposes badly, a draft tuned on the same "
         "chat format does better",
     ),
     "target_only": (
         "vocab.target_only",
         "warning",
-        "are known to the target alone, so the draft never proposes them and reads them blindly",
+        "ids that only the target knows, which the draft reads blindly and never proposes",
         "nothing has to be done where they are rare; else take a draft with the target's exact tokenizer",
     ),
     "draft_only": (
         "vocab.draft_only",
         "note",
-        "are known to the draft alone; the target refuses them when they are proposed",
+        "ids that only the draft knows, which the target refuses when they are proposed",
         "",
     ),
 }
@@ -144,7 +144,7 @@ def vocabulary_findings(
             yield Finding(
                 name,
                 severity,
-                f"{where}: {_count(difference)} {what}; e.g. {difference.examples[0]}",
+                f"{where}: {what}: {difference.count:,}; e.g. {difference.examples[0]}",
                 repair,
             )
     harmless = [difference for difference in differences if not difference.reachable]
@@ -241,5 +241,5 @@ def _brief(ours: Any, theirs: Any) -> str:
 
 
 def _clip(value: Any, limit: int = 90) -> str:
-    text = repr(value)
+    text = "nothing" if value is None else repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"

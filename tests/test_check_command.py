@@ -40,7 +40,10 @@ def test_a_pair_that_cannot_be_built_exits_with_3_and_shows_the_finding(mismatch
         main(["check", *mismatched])
     assert stopped.value.code == 3
     shown = " ".join(capsys.readouterr().out.split())
-    assert "error vocab.ids: draft against target: 2 ids mean different text to the two models" in shown
+    assert (
+        "error vocab.ids: draft against target: ids that mean different text to the two models: 2; e.g. 1000"
+        in shown
+    )
     assert "This pair cannot be built: 1 error." in shown
 
 

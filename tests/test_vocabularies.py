@@ -142,7 +142,7 @@ def test_the_finding_says_how_many_ids_and_shows_one():
     target, draft = bpe(["abc"]), bpe(["abd"])
     (found,) = vocabulary_findings(target, draft, compare_vocabularies(target, draft))
     assert found.message == (
-        "made against made: 2 ids mean different text to the two models; "
+        "made against made: ids that mean different text to the two models: 2; "
         "e.g. 2 is 'c' in the target, 'd' in the draft"
     )
 

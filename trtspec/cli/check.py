@@ -109,8 +109,7 @@ def _findings(report: PairReport) -> list[RenderableType]:
         head = Text.assemble((finding.severity, COLOURS[finding.severity]), f" {finding.id}: ")
         parts.append(head + Text(finding.message))
         if finding.repair:
-            how = "build repairs it: " if finding.repairable else ""
-            parts.append(Padding(Text(f"→ {how}{finding.repair}", style="dim"), (0, 0, 0, 4)))
+            parts.append(Padding(Text(f"→ {finding.repair}", style="dim"), (0, 0, 0, 4)))
     return parts
 
 
