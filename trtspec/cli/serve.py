@@ -1,0 +1,124 @@
+"""trtspec serve: a repository in, a server that has answered."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from trtspec.errors import ServerError
+
+if TYPE_CHECKING:
+    from trtspec.triton_repo.server import Server
+
+PORT = click.IntRange(0, 65535)
+SECONDS = click.FloatRange(0, min_open=True)
+
+
+class Terminated(BaseException):
+    """SIGTERM: unwinds like Ctrl-C does, so that the server is stopped on the way."""
+
+
+@click.command("serve")
+@click.argument("repository", type=click.Path(path_type=Path))
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 is every one."
+)
+@click.option("--http-port", type=PORT, default=8000, show_default=True, help="0 picks a free one.")
+@click.option("--grpc-port", type=PORT, default=8001, show_default=True, help="0 picks a free one.")
+@click.option("--metrics-port", type=PORT, default=8002, show_default=True, help="0 picks a free one.")
+@click.option(
+    "--start-timeout", type=SECONDS, default=600.0, show_default=True, help="Seconds to load and answer in."
+)
+@click.option(
+    "--stop-timeout", type=SECONDS, default=30.0, show_default=True, help="Seconds for requests to finish in."
+)
+@click.option(
+    "--log",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Append the server's log here; default: a temporary file, kept only if something went wrong.",
+)
+@click.option("--json", "as_json", is_flag=True, help="When ready, print one JSON object with the endpoints.")
+def command(
+    repository: Path,
+    host: str,
+    http_port: int,
+    grpc_port: int,
+    metrics_port: int,
+    start_timeout: float,
+    stop_timeout: float,
+    log: Path | None,
+    as_json: bool,
+) -> None:
+    """Serve REPOSITORY with Triton until Ctrl-C or SIGTERM; ready means it has answered.
+
+    The server is the tritonserver on PATH, else the one of the package nvidia-pytriton.
+
+    \b
+    Example:
+      trtspec serve work/repo
+      trtspec serve work/repo --host 0.0.0.0 --log work/server.log
+      trtspec serve work/repo --http-port 0 --grpc-port 0 --metrics-port 0 --json
+    """
+    from trtspec.triton_repo.server import ServeOptions, serve
+
+    options = ServeOptions(
+        host=host,
+        http_port=http_port,
+        grpc_port=grpc_port,
+        metrics_port=metrics_port,
+        start_timeout_s=start_timeout,
+        stop_timeout_s=stop_timeout,
+        log=log,
+    )
+    server: Server | None = None
+    try:
+        with _sigterm_unwinds(), serve(repository, options, on_launch=_say_launched) as server:
+            _say_ready(server, as_json)
+            server.wait()
+    except (Terminated, KeyboardInterrupt) as signalled:
+        if server is not None and not server.stopped_cleanly:
+            click.echo(f"the server did not stop in order and was killed; its log: {server.log}", err=True)
+        if isinstance(signalled, KeyboardInterrupt):
+            raise
+        if server is None:
+            raise ServerError(f"{repository}: stopped by SIGTERM before it was ready") from None
+
+
+def _say_launched(server: Server) -> None:
+    click.echo(f"loading {', '.join(server.models)}; log: {server.log}", err=True)
+
+
+def _say_ready(server: Server, as_json: bool) -> None:
+    if as_json:
+        result = {
+            "grpc_url": server.grpc_url,
+            "http_url": server.http_url,
+            "metrics_url": server.metrics_url,
+            "log": str(server.log),
+            "models": server.models,
+            "pid": server.pid,
+        }
+        click.echo(json.dumps(result))
+    else:
+        click.echo(
+            f"ready: gRPC {server.grpc_url}, {server.http_url}, {server.metrics_url}; Ctrl-C stops", err=True
+        )
+
+
+@contextmanager
+def _sigterm_unwinds() -> Iterator[None]:
+    def unwind(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    previous = signal.signal(signal.SIGTERM, unwind)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
