@@ -11,7 +11,8 @@ import json
 import math
 import os
 import stat
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,21 @@ class TensorInfo:
     file: Path
     offset: int  # absolute, in bytes from the start of the file
     size_bytes: int
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one element; 1 for types narrower than a byte."""
+        return max(1, DTYPE_BITS[self.dtype] // 8)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns, all leading dimensions taken together.
+
+        A vector is one column, and so are the bytes of a type narrower than a byte.
+        """
+        if len(self.shape) < 2 or DTYPE_BITS[self.dtype] < 8:
+            return self.size_bytes // self.element_bytes, 1
+        return math.prod(self.shape[:-1]), self.shape[-1]
 
 
 def read_header(file: Path) -> dict[str, TensorInfo]:
@@ -173,3 +189,27 @@ def _check_coverage(file: Path, tensors: list[TensorInfo], data_begin: int, file
         raise CheckpointError(
             f"{file}: {file_size - position} bytes after {previous}, expected none; fetch the file again"
         )
+
+
+def main_dtype(tensors: Iterable[TensorInfo]) -> str:
+    """Return the type that most bytes have."""
+    sizes: dict[str, int] = defaultdict(int)
+    for tensor in tensors:
+        sizes[tensor.dtype] += tensor.size_bytes
+    return max(sorted(sizes), key=lambda dtype: sizes[dtype])
+
+
+def same_content(one: TensorInfo, other: TensorInfo) -> bool:
+    """Whether two tensors are equal in type, shape and every byte."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    with one.file.open("rb") as left, other.file.open("rb") as right:
+        left.seek(one.offset)
+        right.seek(other.offset)
+        remaining = one.size_bytes
+        while remaining:
+            size = min(remaining, 1 << 20)
+            if left.read(size) != right.read(size):
+                return False
+            remaining -= size
+    return True

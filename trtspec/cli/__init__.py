@@ -14,6 +14,7 @@ from trtspec.errors import TrtspecError
 COMMANDS = {
     "check": "Whether a pair can speculate, what to fix, what it costs.",
     "build": "Two checkpoints in, an engine pair out.",
+    "convert": "One checkpoint in, a TensorRT-LLM or Hugging Face checkpoint out.",
     "repo": "An engine pair in, a Triton model repository out.",
     "serve": "Serve a repository; ready means it has answered.",
     "query": "Ask a running server, from the shell.",

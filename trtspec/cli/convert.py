@@ -1,0 +1,91 @@
+"""`trtspec convert`: one checkpoint in, a TensorRT-LLM or Hugging Face checkpoint out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+# The lists of trtspec.build.convert, which is not imported for --help; a test keeps them in step.
+FORMATS = ("trtllm", "hf")
+DTYPES = ("float16", "bfloat16", "float32")
+
+
+@click.command("convert")
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.option("--output", required=True, type=click.Path(path_type=Path), help="Folder to make.")
+@click.option(
+    "--format", type=click.Choice(FORMATS), default="trtllm", show_default=True, help="What to write."
+)
+@click.option("--dtype", type=click.Choice(DTYPES), help="Cast the weights.  [default: the checkpoint's own]")
+@click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True, help="Tensor-parallel ranks.")
+@click.option("--pp", type=click.IntRange(min=1), default=1, show_default=True, help="Pipeline stages.")
+@click.option("--workers", type=click.IntRange(min=1), help="Threads.  [default: one a core, four at most]")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def command(
+    checkpoint: Path,
+    output: Path,
+    format: str,
+    dtype: str | None,
+    tp: int,
+    pp: int,
+    workers: int | None,
+    as_json: bool,
+) -> None:
+    """Convert a Hugging Face CHECKPOINT folder, streaming, for trtllm-build or for its PyTorch backend.
+
+    The weights are checked on the way (NaN, Inf, values too large for --dtype), and the output folder
+    appears whole or not at all.
+
+    \b
+    Example:
+      trtspec convert Llama-3.1-8B-Instruct --output work/target --tp 2
+      trtllm-build --checkpoint_dir work/target --output_dir work/engine
+    """
+    from trtspec.build.convert import convert
+
+    with _progress(checkpoint.name, quiet=as_json) as progress:
+        made = convert(
+            checkpoint, output, format=format, dtype=dtype, tp=tp, pp=pp, workers=workers, progress=progress
+        )
+    if as_json:
+        click.echo(json.dumps({**asdict(made), "output": str(made.output)}))
+        return
+    for note in made.notes:
+        click.echo(f"note: {note}", err=True)
+    click.echo(
+        f"{made.output}: {made.architecture}, {made.dtype}, {made.tensors} tensors, "
+        f"{made.size_bytes / 1e9:.2f} GB, tp {made.tp} x pp {made.pp}"
+    )
+
+
+@contextmanager
+def _progress(name: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """Show bytes, bytes/s and the time left on stderr, where that is a terminal."""
+    if quiet:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
