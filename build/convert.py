@@ -10,15 +10,12 @@ from pathlib import Path
 
 import trtspec
 from trtspec.build.checkpoint import Checkpoint, open_checkpoint
-from trtspec.build.elements import FLOATS
+from trtspec.build.formats import FLOATS, FORMATS
 from trtspec.build.hf_plan import plan_hf
 from trtspec.build.plan import Plan
 from trtspec.build.stream import Progress, write_files
 from trtspec.build.trtllm_plan import plan_trtllm
 from trtspec.errors import BuildError
-
-FORMATS = ("trtllm", "hf")
-DTYPES = tuple(FLOATS)
 
 # More than this and they wait for the same disk.
 MAX_DEFAULT_WORKERS = 4
@@ -87,8 +84,8 @@ def convert(
 
 
 def _plan(checkpoint: Checkpoint, format: str, dtype: str | None, tp: int, pp: int) -> Plan:
-    if dtype is not None and dtype not in DTYPES:
-        raise BuildError(f"dtype is {dtype!r}, expected one of {', '.join(DTYPES)}")
+    if dtype is not None and dtype not in FLOATS:
+        raise BuildError(f"dtype is {dtype!r}, expected one of {', '.join(FLOATS)}")
     if format == "trtllm":
         return plan_trtllm(checkpoint, dtype=dtype, tp=tp, pp=pp)
     if format != "hf":

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trtspec.build.formats import FLOATS
+
 Array = npt.NDArray[Any]
 
-# TensorRT-LLM's and torch's name -> the safetensors spelling.
-FLOATS: Mapping[str, str] = {"float16": "F16", "bfloat16": "BF16", "float32": "F32"}
 FLOAT_NAMES: Mapping[str, str] = {spelling: name for name, spelling in FLOATS.items()}
 
 # The bits of positive infinity.

@@ -7,7 +7,8 @@ from collections import defaultdict
 from typing import Any
 
 from trtspec.build.checkpoint import INDEX, Checkpoint
-from trtspec.build.elements import FLOAT_NAMES, FLOATS, is_float
+from trtspec.build.elements import FLOAT_NAMES, is_float
+from trtspec.build.formats import FLOATS
 from trtspec.build.plan import Piece, Plan, PlannedFile, PlannedTensor, document
 from trtspec.build.tensor_file import TensorInfo, main_dtype
 from trtspec.errors import BuildError

@@ -61,7 +61,7 @@ def check_split(family: Family, d: Dimensions, tp: int, pp: int) -> None:
     if pp < 1 or d.layers % pp:
         possible = [size for size in range(1, d.layers + 1) if d.layers % size == 0]
         raise BuildError(
-            f"--pp {pp}: {d.layers} layers do not divide into {pp} equal stages; "
+            f"--pp {pp}: the number of layers, {d.layers}, does not divide by {pp}; "
             f"possible near it: {_nearest(pp, possible)}"
         )
 

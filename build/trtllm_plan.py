@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from trtspec.build.checkpoint import Checkpoint, TensorInfo, shown_count
-from trtspec.build.elements import FLOAT_NAMES, FLOATS, is_float
+from trtspec.build.elements import FLOAT_NAMES, is_float
 from trtspec.build.families import family_of
+from trtspec.build.formats import FLOATS
 from trtspec.build.plan import Piece, Plan, PlannedFile, PlannedTensor, document
 from trtspec.build.settings import flag
 from trtspec.build.splitting import check_split, cut

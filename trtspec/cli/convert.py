@@ -10,9 +10,7 @@ from pathlib import Path
 
 import click
 
-# The lists of trtspec.build.convert, which is not imported for --help; a test keeps them in step.
-FORMATS = ("trtllm", "hf")
-DTYPES = ("float16", "bfloat16", "float32")
+from trtspec.build.formats import FLOATS, FORMATS
 
 
 @click.command("convert")
@@ -21,10 +19,10 @@ DTYPES = ("float16", "bfloat16", "float32")
 @click.option(
     "--format", type=click.Choice(FORMATS), default="trtllm", show_default=True, help="What to write."
 )
-@click.option("--dtype", type=click.Choice(DTYPES), help="Cast the weights.  [default: the checkpoint's own]")
+@click.option("--dtype", type=click.Choice(list(FLOATS)), help="Cast the weights.")
 @click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True, help="Tensor-parallel ranks.")
 @click.option("--pp", type=click.IntRange(min=1), default=1, show_default=True, help="Pipeline stages.")
-@click.option("--workers", type=click.IntRange(min=1), help="Threads.  [default: one a core, four at most]")
+@click.option("--workers", type=click.IntRange(min=1), help="Threads; one a core by default.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def command(
     checkpoint: Path,
@@ -57,9 +55,11 @@ def command(
         return
     for note in made.notes:
         click.echo(f"note: {note}", err=True)
+    from rich.filesize import decimal
+
     click.echo(
         f"{made.output}: {made.architecture}, {made.dtype}, {made.tensors} tensors, "
-        f"{made.size_bytes / 1e9:.2f} GB, tp {made.tp} x pp {made.pp}"
+        f"{decimal(made.size_bytes)}, tp {made.tp} x pp {made.pp}"
     )
 
 
@@ -86,6 +86,7 @@ def _progress(name: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] 
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(name, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
