@@ -1,0 +1,262 @@
+"""The forward pass of Llama, Mistral, Qwen2 and Qwen3 over a preallocated key-value cache.
+
+Shapes: R rows (tokens of all segments), H query heads, K key-value heads, G = H / K, D head size,
+L cached positions, V vocabulary.
+
+Two rearrangements at load time leave the function unchanged and make a pass cheaper:
+- within a query or key head the two halves of RoPE's coordinates are interleaved, so that the
+  rotation is one complex product;
+- query heads are ordered (G, K) instead of (K, G), and the output projection's columns with them,
+  so that attention over grouped heads yields rows that need no copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .architecture import Architecture
+from .linear import Linear, linear
+from .rope import rotation_table
+from .weights import Weights
+
+# Key lengths are rounded up to this, and what is beyond masked: the summation order of a row then
+# does not depend on how many rows follow it.
+_KEY_BLOCK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive tokens of one sequence, to be computed at positions start, start + 1, ….
+
+    The last `logit_rows` of them yield logits; the ones before only fill the cache.
+    """
+
+    slot: int
+    start: int
+    ids: Sequence[int]
+    logit_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    attention_norm: Tensor
+    qkv: Linear
+    qk_norm: Tensor | None
+    output: Linear
+    mlp_norm: Tensor
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Rows of one segment that attend in the same way.
+
+    `rows` of the pass stand at positions start, start + 1, … and see keys [0, keys) through `mask`
+    (None: causal from position 0). Rows that yield logits attend one by one.
+    """
+
+    slot: int
+    rows: slice
+    start: int
+    keys: int
+    mask: Tensor | None
+    one_by_one: bool
+
+
+class Model:
+    """A decoder with `slots` independent caches of `max_seq_len` positions each."""
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        weights: Weights,
+        dtype: torch.dtype,
+        *,
+        slots: int,
+        max_seq_len: int,
+    ) -> None:
+        self.vocab_size = architecture.vocab_size
+        self._arch = architecture
+        self._embedding, self._head = _ends(architecture, weights)
+        self._norm = weights.take("model.norm.weight", architecture.hidden_size)
+        self._layers = [_layer(architecture, weights, index) for index in range(architecture.layers)]
+        weights.finish()
+        self._rotations = rotation_table(architecture.rope, architecture.head_dim, max_seq_len)
+        keys = _key_blocks(max_seq_len)
+        self._positions = torch.arange(keys)
+        # Zeros, so that masked keys are finite; the pages are touched only when a slot grows into them.
+        shape = (architecture.layers, 2 * architecture.kv_heads, keys, architecture.head_dim)
+        self._cache = [torch.zeros(shape, dtype=dtype) for _ in range(slots)]
+
+    def copy_prefix(self, source: int, destination: int, length: int) -> None:
+        """Copy the first `length` cached positions of one slot to another."""
+        self._cache[destination][:, :, :length] = self._cache[source][:, :, :length]
+
+    @torch.inference_mode()
+    def forward(self, segments: Sequence[Segment]) -> Tensor:
+        """Run one pass and return float32 logits [Σ logit_rows, V], segment after segment."""
+        ids = torch.tensor([token for segment in segments for token in segment.ids])
+        spans, positions, wanted = self._plan(segments)
+        rotations = self._rotations[positions].unsqueeze(1)
+        x = F.embedding(ids, self._embedding)
+        for index, layer in enumerate(self._layers):
+            x += self._attention(index, layer, x, rotations, spans)
+            x += self._mlp(layer, x)
+        if len(wanted) < len(ids):
+            x = x[wanted]
+        return self._head(self._rms_norm(x, self._norm)).float()
+
+    def _plan(self, segments: Sequence[Segment]) -> tuple[list[_Span], Tensor, list[int]]:
+        """Return the spans, the position of each row, and the rows that yield logits."""
+        spans: list[_Span] = []
+        positions: list[int] = []
+        wanted: list[int] = []
+        for segment in segments:
+            first, end = len(positions), segment.start + len(segment.ids)
+            positions += range(segment.start, end)
+            split = len(positions) - segment.logit_rows
+            tested = end - segment.logit_rows
+            if split > first:
+                mask = self._mask(segment.start, tested, tested) if segment.start else None
+                spans.append(_Span(segment.slot, slice(first, split), segment.start, tested, mask, False))
+            if segment.logit_rows:
+                keys = _key_blocks(end)
+                mask = self._mask(tested, end, keys)[:, None, None]
+                spans.append(_Span(segment.slot, slice(split, len(positions)), tested, keys, mask, True))
+            wanted += range(split, len(positions))
+        return spans, torch.tensor(positions), wanted
+
+    def _mask(self, start: int, end: int, keys: int) -> Tensor:
+        """Return the additive mask [end - start, keys] of the rows at those positions."""
+        hidden = self._positions[:keys] > self._positions[start:end, None]
+        return torch.zeros(hidden.shape, dtype=self._embedding.dtype).masked_fill_(hidden, float("-inf"))
+
+    def _attention(
+        self, index: int, layer: _Layer, x: Tensor, rotations: Tensor, spans: Sequence[_Span]
+    ) -> Tensor:
+        heads, kv_heads, head_dim = self._arch.heads, self._arch.kv_heads, self._arch.head_dim
+        qkv = layer.qkv(self._rms_norm(x, layer.attention_norm)).view(len(x), heads + 2 * kv_heads, head_dim)
+        qk = qkv[:, : heads + kv_heads]
+        if layer.qk_norm is not None:
+            qk.copy_(self._rms_norm(qk, None).mul_(layer.qk_norm))
+        _rotate(qk, rotations)
+        q, kv = qkv[:, :heads], qkv[:, heads:].transpose(0, 1)
+        attended = []
+        for span in spans:
+            cache = self._cache[span.slot][index]
+            rows, start = span.rows, span.start
+            cache[:, start : start + rows.stop - rows.start] = kv[:, rows]
+            attended.append(_attend(q[rows], cache[:kv_heads], cache[kv_heads:], span))
+        return layer.output(attended[0] if len(attended) == 1 else torch.cat(attended))
+
+    def _mlp(self, layer: _Layer, x: Tensor) -> Tensor:
+        gate, up = layer.gate_up(self._rms_norm(x, layer.mlp_norm)).chunk(2, dim=-1)
+        return layer.down(F.silu(gate).mul_(up))
+
+    def _rms_norm(self, x: Tensor, weight: Tensor | None) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), weight, self._arch.norm_eps)
+
+
+def _key_blocks(length: int) -> int:
+    return -(-length // _KEY_BLOCK) * _KEY_BLOCK
+
+
+def _rotate(qk_RHD: Tensor, rotations_R1D2: Tensor) -> None:
+    """Apply RoPE in place; consecutive coordinates are the real and imaginary parts."""
+    exact = qk_RHD if qk_RHD.dtype == torch.float32 else qk_RHD.float()
+    torch.view_as_complex(exact.view(*exact.shape[:-1], -1, 2)).mul_(rotations_R1D2)
+    if exact is not qk_RHD:
+        qk_RHD.copy_(exact)
+
+
+def _attend(q_RHD: Tensor, keys_KTD: Tensor, values_KTD: Tensor, span: _Span) -> Tensor:
+    """Return the attention of the span's rows, [R, H · D]; key-value heads are shared without copies."""
+    rows, _, head_dim = q_RHD.shape
+    kv_heads = keys_KTD.shape[0]
+    q_RGKD = q_RHD.view(rows, -1, kv_heads, head_dim)
+    # As a batch of rows the groups are the queries; else the groups are the batch and the rows the queries.
+    order = (0, 2, 1, 3) if span.one_by_one else (1, 2, 0, 3)
+    q = q_RGKD.permute(order)
+    shared = (q.shape[0], kv_heads, span.keys, head_dim)
+    attended = F.scaled_dot_product_attention(
+        q,
+        keys_KTD[:, : span.keys].expand(shared),
+        values_KTD[:, : span.keys].expand(shared),
+        attn_mask=span.mask,
+        is_causal=span.mask is None,
+    )
+    back = (0, 2, 1, 3) if span.one_by_one else (2, 0, 1, 3)
+    return attended.permute(back).reshape(rows, -1)
+
+
+def _ends(arch: Architecture, weights: Weights) -> tuple[Tensor, Linear]:
+    """Return the embedding table and the head; a tied checkpoint may hold the table once or twice."""
+    shape = (arch.vocab_size, arch.hidden_size)
+    embedding = weights.take("model.embed_tokens.weight", *shape)
+    if arch.tied_head:
+        weights.drop("lm_head.weight")
+        return embedding, linear(embedding)
+    return embedding, linear(weights.take("lm_head.weight", *shape))
+
+
+def _layer(arch: Architecture, weights: Weights, index: int) -> _Layer:
+    name = f"model.layers.{index}."
+    hidden, inner, head_dim = arch.hidden_size, arch.intermediate_size, arch.head_dim
+    q_size, kv_size = arch.heads * head_dim, arch.kv_heads * head_dim
+
+    def projection(part: str, rows: int, columns: int, biased: bool) -> tuple[Tensor, Tensor | None]:
+        bias = weights.take(f"{name}{part}.bias", rows) if biased else None
+        return weights.take(f"{name}{part}.weight", rows, columns), bias
+
+    q = projection("self_attn.q_proj", q_size, hidden, arch.qkv_bias)
+    k = projection("self_attn.k_proj", kv_size, hidden, arch.qkv_bias)
+    v = projection("self_attn.v_proj", kv_size, hidden, arch.qkv_bias)
+    output, output_bias = projection("self_attn.o_proj", hidden, q_size, arch.output_bias)
+    gate = projection("mlp.gate_proj", inner, hidden, arch.mlp_bias)
+    up = projection("mlp.up_proj", inner, hidden, arch.mlp_bias)
+    down = projection("mlp.down_proj", hidden, inner, arch.mlp_bias)
+    q_rows = _group_heads(_interleave(torch.arange(q_size), head_dim), arch)
+    k_rows = _interleave(torch.arange(kv_size), head_dim)
+    qk_norm = None
+    if arch.qk_norm:
+        q_norm = weights.take(f"{name}self_attn.q_norm.weight", head_dim)
+        k_norm = weights.take(f"{name}self_attn.k_norm.weight", head_dim)
+        interleaved = [_interleave(norm, head_dim) for norm in (q_norm, k_norm)]
+        qk_norm = torch.cat([interleaved[0].expand(arch.heads, -1), interleaved[1].expand(arch.kv_heads, -1)])
+    weights.drop(f"{name}self_attn.rotary_emb.inv_freq")
+    return _Layer(
+        attention_norm=weights.take(f"{name}input_layernorm.weight", hidden),
+        qkv=_stacked(_rows(q, q_rows), _rows(k, k_rows), v),
+        qk_norm=qk_norm,
+        output=linear(output[:, _group_heads(torch.arange(q_size), arch)].contiguous(), output_bias),
+        mlp_norm=weights.take(f"{name}post_attention_layernorm.weight", hidden),
+        gate_up=_stacked(gate, up),
+        down=linear(*down),
+    )
+
+
+def _stacked(*parts: tuple[Tensor, Tensor | None]) -> Linear:
+    """Return several projections of the same input as one."""
+    biases = [bias for _, bias in parts if bias is not None]
+    return linear(torch.cat([weight for weight, _ in parts]), torch.cat(biases) if biases else None)
+
+
+def _rows(part: tuple[Tensor, Tensor | None], rows: Tensor) -> tuple[Tensor, Tensor | None]:
+    weight, bias = part
+    return weight[rows], bias if bias is None else bias[rows]
+
+
+def _interleave(x: Tensor, head_dim: int) -> Tensor:
+    """Return coordinates (a₀ a₁ … b₀ b₁ …) of each head as (a₀ b₀ a₁ b₁ …)."""
+    return x.view(-1, 2, head_dim // 2).transpose(1, 2).reshape(-1)
+
+
+def _group_heads(x: Tensor, arch: Architecture) -> Tensor:
+    """Return query heads that are ordered (K, G) as (G, K)."""
+    return x.view(arch.kv_heads, -1, arch.head_dim).transpose(0, 1).reshape(-1)

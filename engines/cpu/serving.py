@@ -1,0 +1,157 @@
+"""The engine as a Triton Python-backend model with the tensors of TensorRT-LLM's `tensorrt_llm` model.
+
+`execute` only hands requests over. One thread owns the engine: it takes what has arrived, runs a
+step over everything that is in flight, and sends what each request has to send, so that requests
+join and leave a running batch as in TensorRT-LLM's in-flight batcher.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
+
+# Before torch is imported: OpenMP threads that spin take the cores from the server and the other model.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("KMP_BLOCKTIME", "0")
+
+import torch
+import triton_python_backend_utils as pb_utils
+
+from .engine import Engine
+from .errors import RequestError
+from .request import Chunk
+from .sequence import Sequence
+from .tensors import Reply, flag, read_request
+
+_FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+_STOP_TIMEOUT_S = 10.0
+
+
+class _Caller:
+    """Whoever waits for one answer."""
+
+    def __init__(self, request: Any, reply: Reply) -> None:
+        self.request_id: str = request.request_id()
+        self._sender = request.get_response_sender()
+        self._reply = reply
+
+    def send(self, chunk: Chunk) -> None:
+        """Send a chunk, the last one with the final flag."""
+        if chunk.error is not None:
+            _send_error(self._sender, str(chunk.error), pb_utils.TritonError.INVALID_ARG)
+            return
+        tensors = [pb_utils.Tensor(name, array) for name, array in self._reply.tensors(chunk).items()]
+        self._sender.send(pb_utils.InferenceResponse(tensors), flags=_FINAL if chunk.finished else 0)
+
+    def fail(self, message: str, code: int) -> None:
+        """Send an error as the end of the answer."""
+        _send_error(self._sender, message, code)
+
+    def end(self) -> None:
+        """End the answer without another response."""
+        self._sender.send(flags=_FINAL)
+
+    def gone(self) -> bool:
+        """Whether the client no longer wants the answer."""
+        return bool(self._sender.is_cancelled())
+
+
+class TritonPythonModel:
+    """Serves the engine folder beside it: `<model>/<version>/engine`."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the engine and start its thread."""
+        torch.set_num_threads(1)
+        parameters = json.loads(args["model_config"]).get("parameters", {})
+        excluded = parameters.get("exclude_input_in_output", {}).get("string_value", "false")
+        self._exclude_input = excluded.lower() in ("true", "1")
+        self._engine = Engine(Path(args["model_repository"], args["model_version"], "engine"))
+        self._callers: dict[Sequence, _Caller] = {}
+        self._arrived: SimpleQueue[Any] = SimpleQueue()
+        self._thread = Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def execute(self, requests: list[Any]) -> None:
+        """Hand the requests to the engine's thread; answers go out through their response senders."""
+        for request in requests:
+            self._arrived.put(request)
+
+    def finalize(self) -> None:
+        """Stop the engine's thread; what is in flight ends with an error."""
+        self._arrived.put(None)
+        self._thread.join(_STOP_TIMEOUT_S)
+
+    def _run(self) -> None:
+        while self._receive():
+            try:
+                self._step()
+            except Exception as error:
+                pb_utils.Logger.log_error(f"a step of the engine failed: {error!r}")
+                self._fail_all(f"the engine failed: {error!r}")
+        self._fail_all("the model is being unloaded")
+
+    def _step(self) -> None:
+        self._drop_cancelled()
+        for sequence, chunk in self._engine.step():
+            caller = self._callers.pop(sequence) if chunk.finished else self._callers[sequence]
+            caller.send(chunk)
+
+    def _receive(self) -> bool:
+        """Take in every request that has arrived, waiting while there is nothing else to do."""
+        idle = not self._callers
+        while True:
+            try:
+                request = self._arrived.get(block=idle)
+            except Empty:
+                return True
+            if request is None:
+                return False
+            self._accept(request)
+            idle = idle and not self._callers
+
+    def _accept(self, request: Any) -> None:
+        try:
+            tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+            if flag(tensors, "stop"):
+                self._stop(request)
+                return
+            asked = read_request(tensors)
+            exclude = flag(tensors, "exclude_input_in_output", self._exclude_input)
+            reply = Reply(asked, request.requested_output_names(), exclude_input=exclude)
+            self._callers[self._engine.submit(asked)] = _Caller(request, reply)
+        except RequestError as error:
+            _send_error(request.get_response_sender(), str(error), pb_utils.TritonError.INVALID_ARG)
+        except Exception as error:
+            pb_utils.Logger.log_error(f"a request could not be read: {error!r}")
+            _send_error(request.get_response_sender(), repr(error), pb_utils.TritonError.INTERNAL)
+
+    def _stop(self, request: Any) -> None:
+        """End the request in flight that has the same id, as TensorRT-LLM's backend does."""
+        for sequence, caller in list(self._callers.items()):
+            if caller.request_id == request.request_id() != "":
+                self._engine.cancel(sequence)
+                del self._callers[sequence]
+                caller.end()
+        request.get_response_sender().send(flags=_FINAL)
+
+    def _drop_cancelled(self) -> None:
+        for sequence, caller in list(self._callers.items()):
+            if caller.gone():
+                self._engine.cancel(sequence)
+                del self._callers[sequence]
+                caller.fail("cancelled by the client", pb_utils.TritonError.CANCELLED)
+
+    def _fail_all(self, message: str) -> None:
+        self._engine.reset()
+        callers, self._callers = list(self._callers.values()), {}
+        for caller in callers:
+            caller.fail(message, pb_utils.TritonError.INTERNAL)
+
+
+def _send_error(sender: Any, message: str, code: int) -> None:
+    error = pb_utils.TritonError(message, code)
+    sender.send(pb_utils.InferenceResponse(error=error), flags=_FINAL)

@@ -1,0 +1,190 @@
+"""Requests and answers as the tensors of TensorRT-LLM's `tensorrt_llm` Triton model.
+
+Plain numpy on both sides, so that it can be tested without a server. Tensors come with a leading
+batch dimension of 1; scalars as [1] or [1, 1].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import RequestError
+from .request import Chunk, Request
+from .sampling import SamplingParams
+
+Array = NDArray[Any]
+T = TypeVar("T")
+
+# Optional inputs that are accepted only at a value at which they change nothing.
+_INERT = {
+    "beam_width": 1,
+    "num_return_sequences": 1,
+    "return_context_logits": False,
+    "return_perf_metrics": False,
+    "return_num_input_tokens": False,
+    "return_num_output_tokens": False,
+    "return_kv_cache_reuse_stats": False,
+    "stop": False,
+}
+
+_KNOWN = frozenset(
+    {
+        "input_ids",
+        "input_lengths",
+        "request_output_len",
+        "draft_input_ids",
+        "draft_logits",
+        "end_id",
+        "pad_id",  # an answer is as long as it is, so nothing is ever padded
+        "stop_words_list",
+        "bad_words_list",
+        "embedding_bias",
+        "temperature",
+        "runtime_top_k",
+        "runtime_top_p",
+        "seed",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "prompt_ignore_length",
+        "min_tokens",
+        "return_log_probs",
+        "return_generation_logits",
+        "exclude_input_in_output",
+        "streaming",
+    }
+)
+
+
+def read_request(tensors: Mapping[str, Array]) -> Request:
+    """Return the request the tensors make; an input that would have to be ignored is refused by name."""
+    _refuse_unsupported(tensors)
+    draft = _ids(tensors, "draft_input_ids")
+    draft_logits = tensors.get("draft_logits")
+    sampling = SamplingParams(
+        temperature=_optional(tensors, "temperature", float),
+        top_k=_optional(tensors, "runtime_top_k", int),
+        top_p=_optional(tensors, "runtime_top_p", float),
+        seed=_scalar(tensors, "seed", int, 0),
+        repetition_penalty=_scalar(tensors, "repetition_penalty", float, 1.0),
+        presence_penalty=_scalar(tensors, "presence_penalty", float, 0.0),
+        frequency_penalty=_scalar(tensors, "frequency_penalty", float, 0.0),
+        prompt_ignore_length=_scalar(tensors, "prompt_ignore_length", int, 0),
+        min_tokens=_scalar(tensors, "min_tokens", int, 0),
+        bad_words=read_words(tensors, "bad_words_list"),
+        embedding_bias=tensors["embedding_bias"].reshape(-1) if "embedding_bias" in tensors else None,
+    )
+    end_id = _scalar(tensors, "end_id", int, -1)
+    return Request(
+        input_ids=_prompt(tensors),
+        max_new_tokens=_required(tensors, "request_output_len"),
+        draft_ids=draft,
+        draft_logits=draft_logits.reshape(draft_logits.shape[-2:])
+        if draft and draft_logits is not None
+        else None,
+        end_id=None if end_id == -1 else end_id,
+        stop_words=read_words(tensors, "stop_words_list"),
+        sampling=sampling,
+        return_log_probs=flag(tensors, "return_log_probs"),
+        return_generation_logits=flag(tensors, "return_generation_logits"),
+        streaming=flag(tensors, "streaming"),
+    )
+
+
+def flag(tensors: Mapping[str, Array], name: str, default: bool = False) -> bool:
+    """Return a BOOL scalar."""
+    return _scalar(tensors, name, bool, default)
+
+
+def read_words(tensors: Mapping[str, Array], name: str) -> tuple[tuple[int, ...], ...]:
+    """Return the id sequences of a [2, n] word list: flat ids, and where each word ends, padded with -1."""
+    if name not in tensors:
+        return ()
+    words = tensors[name].reshape(2, -1) if tensors[name].size % 2 == 0 else None
+    if words is None:
+        raise RequestError(f"{name} is {list(tensors[name].shape)}, expected [1, 2, n]")
+    ids, ends = words.tolist()
+    if -1 in ends:
+        ends = ends[: ends.index(-1)]
+    spans = list(zip([0, *ends], ends, strict=False))
+    if any(not start < end <= len(ids) for start, end in spans):
+        raise RequestError(f"{name} has offsets {ends}, expected them to rise within 1..{len(ids)}")
+    return tuple(tuple(ids[start:end]) for start, end in spans)
+
+
+class Reply:
+    """Turns the chunks of one answer into output tensors; only those that were asked for are built.
+
+    A streamed answer consists of the new tokens of each chunk. One that comes as a whole begins with
+    the prompt unless `exclude_input`.
+    """
+
+    def __init__(self, request: Request, outputs: Collection[str], *, exclude_input: bool) -> None:
+        self._outputs = outputs
+        self._prefix = [] if exclude_input or request.streaming else list(request.input_ids)
+        self._cum_log_prob = 0.0
+
+    def tensors(self, chunk: Chunk) -> dict[str, Array]:
+        """Return the outputs of a chunk by name."""
+        ids = [*self._prefix, *chunk.ids]
+        log_probs = chunk.log_probs or []
+        self._cum_log_prob += sum(log_probs)
+        makers: dict[str, Callable[[], Array]] = {
+            "output_ids": lambda: np.array([[ids]], dtype=np.int32),
+            "sequence_length": lambda: np.array([[len(ids)]], dtype=np.int32),
+            "cum_log_probs": lambda: np.array([[self._cum_log_prob]], dtype=np.float32),
+            "output_log_probs": lambda: np.array([[log_probs]], dtype=np.float32),
+        }
+        if chunk.logits is not None:
+            logits = chunk.logits
+            makers["generation_logits"] = lambda: logits[None, None]
+        return {name: make() for name, make in makers.items() if name in self._outputs}
+
+
+def _refuse_unsupported(tensors: Mapping[str, Array]) -> None:
+    faults = []
+    for name in sorted(tensors.keys() - _KNOWN):
+        if name not in _INERT:
+            faults.append(f"{name} is not supported by the cpu engine; leave it out")
+        elif (value := tensors[name].reshape(-1).tolist()) != [_INERT[name]]:
+            faults.append(f"{name} is {value}, the cpu engine supports only {_INERT[name]}")
+    if faults:
+        raise RequestError("; ".join(faults))
+
+
+def _prompt(tensors: Mapping[str, Array]) -> list[int]:
+    ids = _ids(tensors, "input_ids")
+    length = _required(tensors, "input_lengths")
+    if not 0 <= length <= len(ids):
+        raise RequestError(f"input_lengths is {length}, input_ids holds {len(ids)} ids")
+    return ids[:length]
+
+
+def _ids(tensors: Mapping[str, Array], name: str) -> list[int]:
+    ids: list[int] = tensors[name].reshape(-1).tolist() if name in tensors else []
+    return ids
+
+
+def _required(tensors: Mapping[str, Array], name: str) -> int:
+    value = _optional(tensors, name, int)
+    if value is None:
+        raise RequestError(f"{name} is missing")
+    return value
+
+
+def _optional(tensors: Mapping[str, Array], name: str, kind: Callable[[Any], T]) -> T | None:
+    if name not in tensors:
+        return None
+    values = tensors[name].reshape(-1).tolist()
+    if len(values) != 1:
+        raise RequestError(f"{name} is {list(tensors[name].shape)}, expected one value")
+    return kind(values[0])
+
+
+def _scalar(tensors: Mapping[str, Array], name: str, kind: Callable[[Any], T], default: T) -> T:
+    value = _optional(tensors, name, kind)
+    return default if value is None else value

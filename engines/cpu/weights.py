@@ -1,0 +1,65 @@
+"""The tensors of a Hugging Face checkpoint, from all its safetensors shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from .errors import EngineLoadError
+
+
+class Weights:
+    """The tensors of a folder, each handed out once; what was not asked for is an error at the end."""
+
+    def __init__(self, folder: Path, dtype: torch.dtype) -> None:
+        self.folder = folder
+        self._dtype = dtype
+        self._tensors = dict(_tensors(folder))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """Return the tensor in the engine's dtype; refuses a missing one and another shape."""
+        tensor = self._tensors.pop(name, None)
+        if tensor is None:
+            raise EngineLoadError(f"{self.folder}: no tensor {name!r}, which config.json implies")
+        if tuple(tensor.shape) != shape:
+            raise EngineLoadError(
+                f"{self.folder}: {name!r} is {list(tensor.shape)}, config.json implies {list(shape)}"
+            )
+        return tensor.to(self._dtype)
+
+    def drop(self, *names: str) -> None:
+        """Forget tensors that carry nothing the config does not."""
+        for name in names:
+            self._tensors.pop(name, None)
+
+    def finish(self) -> None:
+        """Raise unless every tensor was taken."""
+        if self._tensors:
+            raise EngineLoadError(
+                f"{self.folder}: {len(self._tensors)} tensors the architecture has no place for, "
+                f"first {min(self._tensors)!r}"
+            )
+
+
+def _tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    shards = sorted(folder.glob("*.safetensors"))
+    if not shards:
+        raise EngineLoadError(f"{folder}: no *.safetensors file, expected the weights there")
+    seen: dict[str, Path] = {}
+    for shard in shards:
+        try:
+            with safe_open(shard, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118  (not a mapping)
+                    if name in seen:
+                        raise EngineLoadError(f"{shard}: {name!r} is also in {seen[name].name}")
+                    seen[name] = shard
+                    yield name, file.get_tensor(name)
+        except SafetensorError as error:
+            raise EngineLoadError(f"{shard}: not a readable safetensors file ({error})") from error
