@@ -1,0 +1,51 @@
+"""Our requests and responses as Triton's protobuf messages, tensors as raw bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tritonclient.grpc import service_pb2
+from tritonclient.utils import (
+    deserialize_bytes_tensor,
+    np_to_triton_dtype,
+    serialize_byte_tensor,
+    triton_to_np_dtype,
+)
+
+from trtspec.client._transport import InferRequest
+
+
+def encode(request: InferRequest) -> Any:
+    """Return the ModelInferRequest that says the same."""
+    message = service_pb2.ModelInferRequest(model_name=request.model, id=request.id)
+    # A decoupled model may end after its last tensors: the end then is a response without any.
+    message.parameters["triton_enable_empty_final_response"].bool_param = True
+    for name, array in request.inputs.items():
+        message.inputs.add(name=name, datatype=np_to_triton_dtype(array.dtype), shape=array.shape)
+        message.raw_input_contents.append(_to_bytes(array))
+    return message
+
+
+def decode(message: Any) -> dict[str, NDArray[Any]]:
+    """Return the outputs of a ModelInferResponse by name."""
+    return {
+        output.name: _from_bytes(raw, output.datatype).reshape(output.shape)
+        for output, raw in zip(message.outputs, message.raw_output_contents, strict=True)
+    }
+
+
+def is_final(message: Any) -> bool:
+    """Whether this ModelInferResponse is the last of its request."""
+    return bool(message.parameters["triton_final_response"].bool_param)
+
+
+def _to_bytes(array: NDArray[Any]) -> bytes:
+    return bytes(serialize_byte_tensor(array).item()) if array.dtype == object else array.tobytes()
+
+
+def _from_bytes(raw: bytes, datatype: str) -> NDArray[Any]:
+    if datatype == "BYTES":
+        return np.asarray(deserialize_bytes_tensor(raw), object)
+    return np.frombuffer(raw, triton_to_np_dtype(datatype))

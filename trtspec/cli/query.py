@@ -1,0 +1,119 @@
+"""trtspec query: ask a running server."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from trtspec.client import Generation, Stream
+
+
+@click.command(epilog="Exit codes: 0 done, 1 could not, 2 wrong usage.")
+@click.argument("prompt")
+@click.option("--url", default="localhost:8001", show_default=True, help="gRPC address of the server.")
+@click.option("--max-tokens", type=int, default=128, show_default=True, help="Tokens to generate at most.")
+@click.option("--num-draft-tokens", type=int, help="Tokens drafted ahead, 0 for none; changes no answer.")
+@click.option("--stop", multiple=True, help="Text that ends the answer; may be given several times.")
+@click.option("--temperature", type=float, help="Draw at random; greedy when left out.")
+@click.option("--seed", type=int, help="Same seed, same draw.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=300.0,
+    show_default=True,
+    help="Seconds for the whole answer.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object when the answer is whole.")
+@click.option("--stats", is_flag=True, help="Print counts of tokens and speculation on stderr.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    prompt: str,
+    url: str,
+    max_tokens: int,
+    num_draft_tokens: int | None,
+    stop: tuple[str, ...],
+    temperature: float | None,
+    seed: int | None,
+    timeout: float,
+    as_json: bool,
+    stats: bool,
+) -> None:
+    """Ask a running server; the answer is printed as it comes.
+
+    PROMPT is the text, or - to read it from stdin, byte for byte.
+
+    \b
+    Example:
+      trtspec query "def main(" --max-tokens 32
+      printf 'def main(' | trtspec query - --stats
+    """
+    from trtspec.client import Client, Options
+
+    options: Options = {"max_tokens": max_tokens, "stop_words": stop}
+    if num_draft_tokens is not None:
+        options["num_draft_tokens"] = num_draft_tokens
+    if temperature is not None:
+        options["temperature"] = temperature
+    if seed is not None:
+        options["seed"] = seed
+    text = _read_stdin() if prompt == "-" else prompt
+    with Client(url, timeout_s=timeout) as client, client.stream(text, **options) as stream:
+        try:
+            _print_json(stream.result) if as_json else _print_deltas(stream)
+        except BrokenPipeError:
+            # Whoever read us has gone: what is left must not be flushed into the closed pipe at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(1)
+        if stats:
+            click.echo(_summary(stream.result), err=True)
+
+
+def _read_stdin() -> str:
+    from trtspec.client import InvalidArgument
+
+    data = sys.stdin.buffer.read()
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(
+            f"stdin: found byte 0x{data[error.start]:02x} at offset {error.start}, expected UTF-8 text; "
+            "convert it first, for example with iconv"
+        ) from None
+
+
+def _print_deltas(stream: Stream) -> None:
+    for delta in stream:
+        # A terminal that cannot show a character gets a question mark, not a traceback.
+        click.echo(delta.text.encode(sys.stdout.encoding, "replace"), nl=False)
+    click.echo()
+
+
+def _print_json(result: Generation) -> None:
+    fields = asdict(result)
+    if spec := result.speculation:
+        derived = {"acceptance": spec.acceptance, "tokens_per_target_call": spec.tokens_per_target_call}
+        fields["speculation"] |= derived
+    click.echo(json.dumps(fields))
+
+
+def _summary(result: Generation) -> str:
+    reason = f" ({result.stop_reason!r})" if result.stop_reason else ""
+    parts = [f"finish: {result.finish_reason}{reason}"]
+    if usage := result.usage:
+        parts.append(f"{usage.prompt_tokens} prompt and {usage.completion_tokens} new tokens")
+    if spec := result.speculation:
+        parts.append(
+            f"{spec.rounds} target calls, {spec.accepted} of {spec.proposed} draft tokens kept "
+            f"({spec.acceptance:.0%}), {spec.tokens_per_target_call:.2f} tokens a call"
+        )
+        if spec.off_reason:
+            parts.append(f"no speculation: {spec.off_reason}")
+    return "; ".join(parts)
