@@ -108,7 +108,7 @@ def parse_url(url: str) -> str:
     """Return the host:port of "host", "host:port" or "grpc://host:port"."""
     parts = urlsplit(url if "://" in url else f"grpc://{url}")
     try:
-        port = parts.port or DEFAULT_PORT
+        port = DEFAULT_PORT if parts.port is None else parts.port
     except ValueError:
         port = 0
     if parts.scheme != "grpc" or not parts.hostname or not port or parts.path.strip("/") or parts.query:

@@ -55,7 +55,11 @@ class _MockResponses:
     def __next__(self) -> InferResponse:
         if not self._open:
             raise StopIteration
-        response = next(self._responses)
+        try:
+            response = next(self._responses)
+        except BaseException:
+            self._open = False
+            raise
         self._open = not response.final
         return response
 

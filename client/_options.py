@@ -6,7 +6,7 @@ was given is sent: the server's defaults hold for the rest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypedDict
 
 import numpy as np
@@ -81,14 +81,12 @@ def tensors(prompt: Prompt, options: Options, *, stream: bool) -> dict[str, Arra
     inputs = {"stream": np.array([[stream]]), "exclude_input_in_output": np.array([[True]])}
     inputs |= _prompt(prompt)
     for name, value in given.items():
-        if name in _SCALARS:
-            inputs[name] = _scalar(name, value, _SCALARS[name])
-        elif name in _WORDS and len(value):
-            inputs[name] = _words(name, value)
-        elif name == "embedding_bias" and value:
-            inputs["embedding_bias_words"] = _words(name, list(value))
-            inputs["embedding_bias_weights"] = np.array([list(value.values())], np.float32)
-    return inputs
+        if name == "embedding_bias":
+            inputs |= _bias(name, value)
+        else:
+            inputs[name] = _words(name, value) if name in _WORDS else _scalar(name, value)
+    # No words are as good as words not given, and Triton takes no tensor without elements.
+    return {name: array for name, array in inputs.items() if array.size}
 
 
 def _prompt(prompt: Prompt) -> dict[str, Array]:
@@ -97,36 +95,46 @@ def _prompt(prompt: Prompt) -> dict[str, Array]:
     ids = np.asarray(prompt)
     if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iu":
         raise InvalidArgument(f"prompt: found {prompt!r:.60}, expected a string or some token ids")
-    if not all(0 <= i <= np.iinfo(np.int32).max for i in (ids.min(), ids.max())):
+    if ids.min() < 0 or ids.max() > np.iinfo(np.int32).max:
         raise InvalidArgument(
-            f"prompt: found token ids from {ids.min()} to {ids.max()}, expected 0 to 2**31 - 1"
+            f"prompt: found token ids from {ids.min()} to {ids.max()}, expected 0 to {np.iinfo(np.int32).max}"
         )
     return {"input_ids": ids.astype(np.int32)[None]}
 
 
-def _scalar(name: str, value: Any, dtype: type[np.generic]) -> Array:
-    kind = np.dtype(dtype).kind
-    fits = isinstance(
-        value, {"b": (bool, np.bool_), "f": (int, float, np.number)}.get(kind, (int, np.integer))
-    )
-    if fits and kind in "iu":
-        limits = np.iinfo(dtype)  # type: ignore[type-var]
-        fits = not isinstance(value, bool) and limits.min <= value <= limits.max
+def _scalar(name: str, value: object) -> Array:
+    return np.array([[_checked(name, value, _SCALARS[name])]], _SCALARS[name])
+
+
+def _bias(name: str, value: object) -> dict[str, Array]:
+    if not isinstance(value, Mapping):
+        raise InvalidArgument(f"{name}: found {value!r:.60}, expected words with their weights")
+    weights = [_checked(name, weight, np.float32) for weight in value.values()]
+    return {
+        "embedding_bias_words": _words(name, list(value)),
+        "embedding_bias_weights": np.array([weights], np.float32),
+    }
+
+
+def _checked(name: str, value: object, dtype: type[np.generic]) -> object:
+    """Return the value if the dtype can hold it; numpy would wrap, cut or convert some that it cannot."""
+    is_bool = isinstance(value, bool | np.bool_)
+    if issubclass(dtype, np.bool_):
+        fits, expected = is_bool, "True or False"
+    elif issubclass(dtype, np.floating):
+        fits, expected = isinstance(value, int | float | np.number) and not is_bool, "a number"
+    else:
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max  # type: ignore[type-var]
+        fits = isinstance(value, int | np.integer) and not is_bool and bool(low <= value <= high)
+        expected = f"a whole number from {low} to {high}"
     if not fits:
-        raise InvalidArgument(f"{name}: found {value!r}, expected {_expected(dtype)}")
-    return np.array([[value]], dtype)
+        raise InvalidArgument(f"{name}: found {value!r:.60}, expected {expected}")
+    return value
 
 
-def _expected(dtype: type[np.generic]) -> str:
-    if not issubclass(dtype, np.integer):
-        return "True or False" if dtype is np.bool_ else "a number"
-    limits = np.iinfo(dtype)
-    return f"a whole number from {limits.min} to {limits.max}"
-
-
-def _words(name: str, value: Words) -> Array:
-    words = [value] if isinstance(value, str) else list(value)
-    if not all(isinstance(word, str) for word in words):
+def _words(name: str, value: object) -> Array:
+    words = [value] if isinstance(value, str) else value
+    if not isinstance(words, Collection) or not all(isinstance(word, str) for word in words):
         raise InvalidArgument(f"{name}: found {value!r:.60}, expected a string or some strings")
     try:
         return np.array([[word.encode() for word in words]], dtype=object)

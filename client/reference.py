@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,21 @@ def _load(auto_class: Any, folder: Path, **options: Any) -> Any:
             "pass the checkpoint that the engines were built from with --reference"
         )
     try:
-        return auto_class.from_pretrained(folder, local_files_only=True, **options)
+        with _no_progress_bar():
+            return auto_class.from_pretrained(folder, local_files_only=True, **options)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise CheckpointError(f"{folder}: transformers cannot load it: {error}") from error
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    """Keep transformers from drawing on stderr; what it was set to comes back."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]

@@ -1,0 +1,440 @@
+"""verify: an honest server passes, and one that lies anywhere does not."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scripted_server import Asked, ScriptedServer, Step, last
+
+from trtspec.cli import main
+from trtspec.client import (
+    Client,
+    Delta,
+    InferRequest,
+    InferResponse,
+    MockTransport,
+    ServerFailed,
+    StreamBroken,
+)
+from trtspec.client.prompts import DEFAULT_PROMPTS, read_prompts
+from trtspec.client.reference import HuggingFaceReference
+from trtspec.client.verify import Case, Choice, Token, VerifyReport, verify
+from trtspec.errors import CheckpointError, ClientError
+
+END = 0
+VOCAB = 7
+MAX_TOKENS = 12
+
+
+class ToyReference:
+    """A double of a reference: the next token is a function of the sum of all before it."""
+
+    name = "toy"
+    vocab_size = VOCAB
+    end_ids = frozenset({END})
+
+    def __init__(self) -> None:
+        self.passes = 0
+
+    def next_token(self, ids: Sequence[int]) -> int:
+        return (3 * sum(ids) + len(ids)) % VOCAB
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) % VOCAB for letter in text]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return "".join("·abcdef"[i] for i in token_ids)
+
+    def choices(self, prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> list[Choice]:
+        self.passes += 1
+        prefixes = [[*prompt_ids, *answer_ids[:n]] for n in range(len(answer_ids) + 1)]
+        return [Choice(token, (token + 1) % VOCAB, 0.5) for token in map(self.next_token, prefixes)]
+
+    def answer(self, prompt: str) -> list[int]:
+        """Its greedy answer, one token after the other."""
+        ids: list[int] = []
+        while len(ids) < MAX_TOKENS and END not in ids:
+            ids.append(self.next_token([*self.encode(prompt), *ids]))
+        return ids
+
+
+def finish_of(ids: Sequence[int]) -> str:
+    return "stop" if END in ids else "length"
+
+
+def serving(ids: Sequence[int], finish: str, prompt_tokens: int | None = None) -> Client:
+    """A client of a server that gives this answer, whatever it is asked."""
+    outputs: dict[str, Any] = {
+        "text_output": np.array([[b"x"]], object),
+        "output_ids": np.array([ids], np.int64),
+        "finish_reason": np.array([[finish.encode()]], object),
+    }
+    if prompt_tokens is not None:
+        outputs |= {
+            "num_input_tokens": np.array([[prompt_tokens]]),
+            "num_output_tokens": np.array([[len(ids)]]),
+        }
+    return Client(transport=MockTransport(lambda request: [InferResponse(outputs, final=True)]))
+
+
+def case_of(prompt: str, ids: Sequence[int], finish: str, prompt_tokens: int | None = None) -> Case:
+    client = serving(ids, finish, prompt_tokens)
+    return verify(client, ToyReference(), [prompt], max_tokens=MAX_TOKENS).cases[0]
+
+
+prompts = st.text("abcdefg", min_size=1)
+
+
+@given(prompts)
+def test_the_references_own_answer_passes(prompt: str) -> None:
+    ids = ToyReference().answer(prompt)
+    assert case_of(prompt, ids, finish_of(ids)).ok
+
+
+@given(prompts)
+def test_a_server_may_keep_the_end_token_to_itself(prompt: str) -> None:
+    ids = ToyReference().answer(prompt)
+    assume(ids[-1] == END and len(ids) > 1)
+    assert case_of(prompt, ids[:-1], "stop").ok
+    assert not case_of(prompt, ids[:-1], "length").ok
+
+
+@given(prompts, st.data())
+def test_one_wrong_token_is_found_where_it_is(prompt: str, data: st.DataObject) -> None:
+    ids = ToyReference().answer(prompt)
+    position = data.draw(st.integers(0, len(ids) - 1))
+    wrong = data.draw(
+        st.sampled_from([i for i in (-1, *range(VOCAB), VOCAB, 2**31 - 1) if i != ids[position]])
+    )
+    served = [*ids[:position], wrong, *ids[position + 1 :]]
+    difference = case_of(prompt, served, finish_of(served)).difference
+    assert difference is not None
+    assert difference.position == position
+    assert difference.served is not None
+    assert difference.served.id == wrong
+    assert difference.expected == Token(ids[position], ToyReference().decode([ids[position]]))
+    assert difference.margin == 0.5
+    before = ToyReference().decode([*ToyReference().encode(prompt), *ids[:position]])
+    assert before.endswith(difference.before)
+
+
+@given(prompts, st.data())
+def test_an_answer_that_ends_early_is_found(prompt: str, data: st.DataObject) -> None:
+    ids = ToyReference().answer(prompt)
+    length = data.draw(st.integers(0, len(ids) - 1))
+    finish = data.draw(st.sampled_from(["length", "cancelled", "stop"]))
+    assume(not (finish == "stop" and ids[length] == END))
+    assume(length > 0)
+    difference = case_of(prompt, ids[:length], finish).difference
+    assert difference is not None
+    assert (difference.position, difference.served) == (length, None)
+    assert difference.expected is not None
+    assert difference.expected.id == ids[length]
+
+
+@given(prompts)
+def test_an_answer_that_goes_on_is_found(prompt: str) -> None:
+    ids = ToyReference().answer(prompt)
+    more = ToyReference().next_token([*ToyReference().encode(prompt), *ids])
+    difference = case_of(prompt, [*ids, more], "length").difference
+    assert difference is not None
+    assert (difference.position, difference.expected) == (len(ids), None)
+
+
+def test_a_prompt_that_the_server_cuts_into_other_tokens_is_a_mismatch() -> None:
+    ids = ToyReference().answer("abc")
+    assert case_of("abc", ids, finish_of(ids), prompt_tokens=3).ok
+    case = case_of("abc", ids, finish_of(ids), prompt_tokens=4)
+    assert not case.ok
+    assert (case.difference, case.prompt_tokens, case.expected_prompt_tokens) == (None, 4, 3)
+
+
+def test_an_answer_without_token_ids_cannot_be_verified() -> None:
+    with pytest.raises(StreamBroken, match="without token ids"):
+        case_of("abc", [], "stop")
+
+
+def test_every_prompt_is_asked_with_every_draft_length_and_equal_answers_share_a_pass() -> None:
+    reference = ToyReference()
+    transport = MockTransport(lambda request: honest(request))
+    report = verify(Client(transport=transport), reference, ["ab", "cd"], (0, 3, 5), max_tokens=MAX_TOKENS)
+    assert report.ok
+    assert [(case.num_draft_tokens, case.prompt) for case in report.cases] == [
+        (drafts, prompt) for drafts in (0, 3, 5) for prompt in ("ab", "cd")
+    ]
+    assert sorted(request.inputs["num_draft_tokens"].item() for request in transport.requests) == [
+        0,
+        0,
+        3,
+        3,
+        5,
+        5,
+    ]
+    assert reference.passes == 2
+
+
+def honest(request: InferRequest) -> Iterator[InferResponse]:
+    ids = ToyReference().answer(request.inputs["text_input"].item().decode())
+    for index in ids[:-1]:
+        yield InferResponse({"output_ids": np.array([[index]])})
+    finish = np.array([[finish_of(ids).encode()]], object)
+    yield InferResponse({"output_ids": np.array([ids[-1:]]), "finish_reason": finish}, final=True)
+
+
+def test_a_fault_that_one_draft_length_has_is_reported_for_it_alone() -> None:
+    def handler(request: InferRequest) -> Iterator[InferResponse]:
+        for number, response in enumerate(honest(request)):
+            if number == 2 and request.inputs["num_draft_tokens"].item() == 3:
+                wrong = (response.outputs["output_ids"] + 1) % VOCAB
+                response = InferResponse({**response.outputs, "output_ids": wrong}, response.final)
+            yield response
+
+    client = Client(transport=MockTransport(handler))
+    longer = [prompt for prompt in "abcdefg" if len(ToyReference().answer(prompt)) > 3][:2]
+    report = verify(client, ToyReference(), longer, range(5), max_tokens=MAX_TOKENS)
+    assert {case.num_draft_tokens for case in report.mismatches} == {3}
+    assert [case.difference.position for case in report.mismatches if case.difference] == [2, 2]
+    assert len(report.cases) == 10
+    assert not report.ok
+
+
+def test_as_many_answers_are_under_way_as_asked_for() -> None:
+    together = threading.Barrier(3)
+
+    def handler(request: InferRequest) -> Iterator[InferResponse]:
+        together.wait(20)
+        yield from honest(request)
+
+    client = Client(transport=MockTransport(handler))
+    assert verify(client, ToyReference(), list("abcdef"), max_tokens=MAX_TOKENS, concurrency=3).ok
+
+
+def test_a_failed_answer_ends_verification_and_what_is_under_way() -> None:
+    under_way = threading.Barrier(2)
+
+    def handler(request: InferRequest) -> Iterator[Delta]:
+        prompt = request.inputs["text_input"].item()
+        if prompt != b"next":
+            under_way.wait(20)
+        if prompt == b"bad":
+            raise ServerFailed("engine died", request_id=request.id)
+        while True:
+            yield Delta("a", (1,))
+
+    transport = MockTransport(handler)
+    with pytest.raises(ServerFailed, match="engine died"):
+        verify(Client(transport=transport), ToyReference(), ["bad", "good", "next"], concurrency=2)
+    endless = {
+        request.id for request in transport.requests[:] if request.inputs["text_input"].item() != b"bad"
+    }
+    assert set(transport.closed_early) == endless
+
+
+def test_the_default_prompts_are_20_different_ones() -> None:
+    assert len(set(DEFAULT_PROMPTS)) == len(DEFAULT_PROMPTS) == 20
+
+
+def test_prompts_are_read_from_lines_and_from_json_lines(tmp_path: Path) -> None:
+    text, lines = tmp_path / "prompts.txt", tmp_path / "prompts.jsonl"
+    text.write_bytes("one\r\n\n  two ß\n".encode())
+    lines.write_text('"a\\nb"\n\n{"prompt": "c\u2028", "id": 1}\n', encoding="utf-8")
+    assert read_prompts(text) == ("one", "  two ß")
+    assert read_prompts(lines) == ("a\nb", "c\u2028")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "found no prompts, expected one a line"),
+        (b"\xff", "cannot be read as UTF-8 text"),
+        (b'"a"\n{', r"prompts\.jsonl:2: no JSON"),
+        (b'{"text": "a"}', r"prompts\.jsonl:1: found .*, expected a string or"),
+        (b"[1]", r"prompts\.jsonl:1: found \[1\], expected a string or"),
+    ],
+)
+def test_a_file_without_prompts_is_refused_with_the_line(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(ClientError, match=message):
+        read_prompts(path)
+
+
+@pytest.fixture(scope="module")
+def demo_reference(demo_pair: Path) -> HuggingFaceReference:
+    return HuggingFaceReference(demo_pair / "target")
+
+
+DEMO_PROMPTS = ("def main(", "import os\n", "Grüße 🌍")
+
+
+@pytest.fixture(scope="module")
+def demo_answers(demo_pair: Path) -> dict[str, list[int]]:
+    """What Hugging Face's own generate says, eight tokens each."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(demo_pair / "target", dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(demo_pair / "target")
+    answers = {}
+    for prompt in DEMO_PROMPTS:
+        inputs = tokenizer(prompt, return_tensors="pt")
+        ids = model.generate(**inputs, max_new_tokens=8, do_sample=False)[0].tolist()
+        answers[prompt] = ids[inputs["input_ids"].shape[1] :]
+    return answers
+
+
+def test_one_pass_over_an_answer_chooses_what_generate_chose(
+    demo_reference: HuggingFaceReference, demo_answers: dict[str, list[int]]
+) -> None:
+    for prompt, ids in demo_answers.items():
+        choices = demo_reference.choices(demo_reference.encode(prompt), ids)
+        assert [choice.token_id for choice in choices[:-1]] == ids
+        assert len(choices) == len(ids) + 1
+        assert all(choice.margin >= 0 and choice.runner_up_id != choice.token_id for choice in choices)
+
+
+def test_the_reference_knows_its_vocabulary_and_its_end(demo_reference: HuggingFaceReference) -> None:
+    assert (demo_reference.vocab_size, demo_reference.end_ids) == (4096, frozenset({2}))
+    assert demo_reference.decode(demo_reference.encode("def f():\n    pass")) == "def f():\n    pass"
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path, demo_pair: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"found no Hugging Face folder, .*--reference"):
+        HuggingFaceReference(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="transformers cannot load it"):
+        HuggingFaceReference(tmp_path, demo_pair / "target")
+
+
+def test_without_torch_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, demo_pair: Path
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    with pytest.raises(ClientError, match=r"needs torch, .*pip install 'trtspec\[build\]'"):
+        HuggingFaceReference(demo_pair / "target")
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run `trtspec verify` in this process; exit code, stdout, stderr."""
+
+    def run(*args: object) -> tuple[int, str, str]:
+        try:
+            main(["verify", *map(str, args)])
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def demo_prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n".join(map(json.dumps, DEMO_PROMPTS)))
+    return path
+
+
+class DemoServer(ScriptedServer):
+    """A double that serves given answers of the demo target, in two deltas."""
+
+    def __init__(self, answers: dict[str, list[int]], reference: HuggingFaceReference) -> None:
+        super().__init__(self._answer)
+        self._answers = answers
+        self._reference = reference
+
+    def _answer(self, asked: Asked) -> Iterator[Step]:
+        ids = self._answers[asked.prompt]
+        read = len(self._reference.encode(asked.prompt))
+        yield Step("…", ids[:3])
+        yield last("…", ids[3:], prompt_tokens=read, tokens=len(ids), finish="length")
+
+
+def test_an_honest_server_is_exit_code_0(
+    run: Run, demo_pair: Path, demo_reference: Any, demo_answers: Any, demo_prompts: Path
+) -> None:
+    with DemoServer(demo_answers, demo_reference) as server:
+        args = [server.url, "--reference", demo_pair / "target", "--prompts", demo_prompts, "--max-tokens", 8]
+        code, out, _ = run(*args, "--num-draft-tokens", "0-1,4")
+        assert code == 0
+        assert "all equal; reference:" in out
+        assert [line.split()[1:8:2] for line in out.splitlines() if line[:1] in "│|" and "3" in line] == [
+            [drafts, "3", "24", "3"] for drafts in "014"
+        ]
+        code, out, err = run(*args, "--num-draft-tokens", "2", "--json")
+    report = json.loads(out)
+    assert (code, report["ok"], len(report["cases"]), err) == (0, True, 3, "")
+    assert report["cases"][0]["token_ids"] == demo_answers[DEMO_PROMPTS[0]]
+
+
+def test_a_lying_server_is_exit_code_3_and_the_lie_is_shown(
+    run: Run, demo_pair: Path, demo_reference: Any, demo_answers: Any, demo_prompts: Path
+) -> None:
+    right = demo_answers[DEMO_PROMPTS[1]]
+    wrong = [*right[:5], (right[5] + 1) % 4096, *right[6:]]
+    with DemoServer({**demo_answers, DEMO_PROMPTS[1]: wrong}, demo_reference) as server:
+        args = [server.url, "--reference", demo_pair / "target", "--prompts", demo_prompts, "--max-tokens", 8]
+        code, out, _ = run(*args, "--num-draft-tokens", "4")
+        code_json, out_json, _ = run(*args, "--num-draft-tokens", "4", "--json")
+    decode = demo_reference.decode
+    assert (code, code_json) == (3, 3)
+    assert "1 of 3 answers differ" in out
+    served, expected = (f"{decode([ids[5]])!r} ({ids[5]})" for ids in (wrong, right))
+    before = decode([*demo_reference.encode(DEMO_PROMPTS[1]), *right[:5]])[-40:]
+    assert f"'import os\\n' with 4 draft tokens: position 5 after {before!r}: served {served}, " in out
+    assert f"the reference says {expected}, " in out
+    difference = json.loads(out_json)["cases"][1]["difference"]
+    assert (difference["position"], difference["served"]["id"], difference["expected"]["id"]) == (
+        5,
+        wrong[5],
+        right[5],
+    )
+
+
+def test_what_cannot_be_verified_is_exit_code_1(run: Run, demo_pair: Path, tmp_path: Path) -> None:
+    for args, message in (
+        (["localhost:1", "--reference", tmp_path], "found no Hugging Face folder"),
+        (["localhost:1", "--reference", demo_pair / "target"], "localhost:1: no server took the request"),
+        (
+            ["localhost:1", "--reference", demo_pair / "target", "--prompts", tmp_path / "no"],
+            "cannot be read",
+        ),
+    ):
+        code, out, err = run(*args)
+        assert (code, out) == (1, "")
+        assert message in err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["localhost:8001"], "is no folder; for a running server pass --reference HF_DIR"),
+        (["x", "--num-draft-tokens", "8-0"], "found '8-0', expected lengths like 4, 0,3,5 or 0-8"),
+        (["x", "--num-draft-tokens", "two"], "found 'two', expected lengths"),
+        (["x", "--num-draft-tokens", "-1"], "found '-1', expected lengths"),
+        (["x", "--max-tokens", "0"], "0 is not in the range"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(run: Run, args: list[str], message: str) -> None:
+    code, out, err = run(*args)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_a_report_without_mismatches_is_ok() -> None:
+    assert VerifyReport("toy", ()).ok
