@@ -28,15 +28,22 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class EngineSettings(_Strict):
+    """What an engine can hold; `engine.json` in its folder."""
+
+    dtype: EngineDtype = Field(description="dtype the engine computes in")
+    max_seq_len: int = Field(description="tokens of prompt and answer together")
+    max_batch_size: int = Field(description="sequences in flight")
+    max_draft_len: int = Field(description="largest number of draft tokens in a round")
+
+
 class EngineManifest(_Strict):
-    """Where an engine comes from and what it can hold."""
+    """Where an engine comes from."""
 
     architecture: str
     source_dtype: str = Field(description="dtype of most weights, in the spelling of safetensors")
     parameters: int
-    dtype: EngineDtype = Field(description="dtype the engine computes in")
-    max_seq_len: int = Field(description="tokens of prompt and answer together")
-    max_batch_size: int = Field(description="sequences in flight")
+    settings: EngineSettings
     files: dict[str, str] = Field(description="SHA-256 of each file of the engine, by its name")
 
 
@@ -50,7 +57,7 @@ class Manifest(_Strict):
     draft: EngineManifest
     vocab_size: int = Field(description="rows of the embedding, padding included")
     eos_token_ids: tuple[int, ...]
-    max_draft_len: int = Field(description="largest number of draft tokens in a round")
+    repairs: tuple[str, ...] = Field(description="findings of the pair check that the build has mended")
     tokenizer_sha256: str
 
 

@@ -20,7 +20,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup
 
 from trtspec.engines import cpu
-from trtspec.engines.pair import EngineManifest, EnginePair
+from trtspec.engines.pair import EnginePair, EngineSettings
 from trtspec.engines.publish import link_or_copy, publish
 from trtspec.errors import RepositoryError
 from trtspec.triton_repo import speculation
@@ -65,8 +65,8 @@ def write_repository(pair: EnginePair, output: Path, options: RepositoryOptions 
     options = options or RepositoryOptions()
     configs = {
         PUBLIC_MODEL: _public_config(pair, options),
-        TARGET_MODEL: _engine_config(TARGET_MODEL, pair.manifest.target),
-        DRAFT_MODEL: _engine_config(DRAFT_MODEL, pair.manifest.draft),
+        TARGET_MODEL: _engine_config(TARGET_MODEL, pair.manifest.target.settings),
+        DRAFT_MODEL: _engine_config(DRAFT_MODEL, pair.manifest.draft.settings),
     }
     with publish(output) as folder:
         for name, config in configs.items():
@@ -90,12 +90,13 @@ def render(config: ModelConfig) -> str:
 
 def _public_config(pair: EnginePair, options: RepositoryOptions) -> ModelConfig:
     manifest = pair.manifest
+    target, draft = manifest.target.settings, manifest.draft.settings
     num_draft_tokens = options.num_draft_tokens
     if num_draft_tokens is None:
-        num_draft_tokens = min(DEFAULT_DRAFT_TOKENS, manifest.max_draft_len)
-    if not 0 <= num_draft_tokens <= manifest.max_draft_len:
+        num_draft_tokens = min(DEFAULT_DRAFT_TOKENS, target.max_draft_len)
+    if not 0 <= num_draft_tokens <= target.max_draft_len:
         raise RepositoryError(
-            f"num_draft_tokens is {num_draft_tokens}; {pair.path} was built for 0 to {manifest.max_draft_len}"
+            f"num_draft_tokens is {num_draft_tokens}; {pair.path} was built for 0 to {target.max_draft_len}"
         )
     if options.max_inflight_requests < 1:
         raise RepositoryError(
@@ -106,9 +107,9 @@ def _public_config(pair: EnginePair, options: RepositoryOptions) -> ModelConfig:
         "tensorrt_llm_model_name": TARGET_MODEL,
         "tensorrt_llm_draft_model_name": DRAFT_MODEL,
         "num_draft_tokens": num_draft_tokens,
-        "max_draft_len": manifest.max_draft_len,
-        "max_seq_len": manifest.target.max_seq_len,
-        "draft_max_seq_len": manifest.draft.max_seq_len,
+        "max_draft_len": target.max_draft_len,
+        "max_seq_len": target.max_seq_len,
+        "draft_max_seq_len": draft.max_seq_len,
         "vocab_size": manifest.vocab_size,
         "eos_token_ids": ",".join(map(str, manifest.eos_token_ids)),
         "exclude_input_in_output": str(options.exclude_input_in_output).lower(),
@@ -124,7 +125,7 @@ def _public_config(pair: EnginePair, options: RepositoryOptions) -> ModelConfig:
     )
 
 
-def _engine_config(name: str, engine: EngineManifest) -> ModelConfig:
+def _engine_config(name: str, engine: EngineSettings) -> ModelConfig:
     return _config(
         name,
         max_batch_size=engine.max_batch_size,

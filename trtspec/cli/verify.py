@@ -93,7 +93,7 @@ def command(
     else:
         raise click.UsageError(f"{pair_or_url!r} is no folder; for a running server pass --reference HF_DIR")
     texts = read_prompts(prompts) if prompts else DEFAULT_PROMPTS
-    limit = pair.manifest.max_draft_len if pair else MAX_DRAFT_TOKENS
+    limit = pair.manifest.target.settings.max_draft_len if pair else MAX_DRAFT_TOKENS
     with _served(pair) if pair else nullcontext(pair_or_url) as url, Client(url) as client:
         report = verify(
             client,
