@@ -106,7 +106,7 @@ def command(
     if as_json:
         click.echo(json.dumps(_as_dict(report)))
     else:
-        _print(report)
+        print_report(report)
     if not report.ok:
         ctx.exit(EXIT_MISMATCH)
 
@@ -140,13 +140,14 @@ def _as_dict(report: VerifyReport) -> dict[str, Any]:
     }
 
 
-def _print(report: VerifyReport) -> None:
+def print_report(report: VerifyReport) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("draft tokens", "prompts", "tokens", "equal", "tokens a target call", "without a draft")
-    for drafts in dict.fromkeys(case.num_draft_tokens for case in report.cases):
-        table.add_row(*_row(drafts, [case for case in report.cases if case.num_draft_tokens == drafts]))
+    table = Table("draft tokens", "prompts", "tokens", "equal", "tokens a target call", "acceptance")
+    for num_draft_tokens in dict.fromkeys(case.num_draft_tokens for case in report.cases):
+        cases = [case for case in report.cases if case.num_draft_tokens == num_draft_tokens]
+        table.add_row(*_row(num_draft_tokens, cases))
     console = Console(soft_wrap=True, highlight=False, markup=False)
     console.print(table)
     for case in report.mismatches:
@@ -155,19 +156,19 @@ def _print(report: VerifyReport) -> None:
     console.print(f"{verdict}; reference: {report.reference}")
 
 
-def _row(drafts: int, cases: list[Case]) -> tuple[str, ...]:
-    spoken = [case.speculation for case in cases if case.speculation]
-    rounds = sum(spec.rounds for spec in spoken)
-    pace = f"{1 + sum(spec.accepted for spec in spoken) / rounds:.2f}" if rounds else "?"
-    off = sum(1 for spec in spoken if not spec.proposed)
-    equal = sum(case.ok for case in cases)
+def _row(num_draft_tokens: int, cases: list[Case]) -> tuple[str, ...]:
+    known = [case.speculation for case in cases if case.speculation]
+    rounds, proposed, accepted = (
+        sum(getattr(speculation, count) for speculation in known)
+        for count in ("rounds", "proposed", "accepted")
+    )
     return (
-        str(drafts),
+        str(num_draft_tokens),
         str(len(cases)),
         str(sum(len(case.token_ids) for case in cases)),
-        str(equal),
-        pace,
-        str(off),
+        str(sum(case.ok for case in cases)),
+        f"{1 + accepted / rounds:.2f}" if rounds else "",
+        f"{accepted / proposed:.0%}" if proposed else "",
     )
 
 
