@@ -93,6 +93,7 @@ class Model:
         # Zeros, so that masked keys are finite; the pages are touched only when a slot grows into them.
         shape = (architecture.layers, 2 * architecture.kv_heads, keys, architecture.head_dim)
         self._cache = [torch.zeros(shape, dtype=dtype) for _ in range(slots)]
+        self._layer_caches = [cache.unbind() for cache in self._cache]
 
     def copy_prefix(self, source: int, destination: int, length: int) -> None:
         """Copy the first `length` cached positions of one slot to another."""
@@ -149,7 +150,7 @@ class Model:
         q, kv = qkv[:, :heads], qkv[:, heads:].transpose(0, 1)
         attended = []
         for span in spans:
-            cache = self._cache[span.slot][index]
+            cache = self._layer_caches[span.slot][index]
             rows, start = span.rows, span.start
             cache[:, start : start + rows.stop - rows.start] = kv[:, rows]
             attended.append(_attend(q[rows], cache[:kv_heads], cache[kv_heads:], span))

@@ -95,10 +95,10 @@ def _length_faults(request: Request, limits: Limits) -> list[str]:
         faults.append(f"request_output_len is {new}, expected at least 1")
     if draft > limits.max_draft_len:
         faults.append(f"{draft} draft tokens, the engine was made for at most {limits.max_draft_len}")
-    if prompt + new + draft > limits.max_seq_len:
+    if prompt + max(new, draft) > limits.max_seq_len:
         faults.append(
-            f"{prompt} prompt ids, {new} new and {draft} draft tokens exceed max_seq_len "
-            f"{limits.max_seq_len}; shorten the prompt or ask for fewer tokens"
+            f"{prompt} prompt ids and {max(new, draft)} more exceed max_seq_len {limits.max_seq_len}; "
+            "shorten the prompt or ask for fewer tokens"
         )
     if request.draft_logits is not None and request.draft_logits.shape != (draft, limits.vocab_size):
         shape = list(request.draft_logits.shape)

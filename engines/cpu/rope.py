@@ -63,7 +63,7 @@ def _llama3(frequencies: Tensor, settings: dict[str, Any]) -> Tensor:
     factor = float(settings["factor"])
     low, high = float(settings["low_freq_factor"]), float(settings["high_freq_factor"])
     turns = frequencies * (settings["original_max_position_embeddings"] / (2 * math.pi))
-    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    kept: Tensor = ((turns - low) / (high - low)).clamp(0, 1)
     return frequencies * (kept + (1 - kept) / factor)
 
 
@@ -79,7 +79,7 @@ def _yarn(frequencies: Tensor, settings: dict[str, Any], base: float, head_dim: 
     if settings.get("truncate", True):
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, head_dim - 1)
-    ramp = (torch.arange(head_dim // 2).float() - first) / max(last - first, 1e-3)
+    ramp: Tensor = (torch.arange(head_dim // 2).float() - first) / max(last - first, 1e-3)
     divided = ramp.clamp(0, 1)
     return frequencies * (divided / float(settings["factor"]) + (1 - divided))
 

@@ -93,14 +93,14 @@ class Sampler:
         if self._params.plain:
             choices = logits_RV.argmax(-1).tolist()
             return choices[: matching_length(draft, choices) + 1]
-        scores = self._scores(logits_RV, history, new, draft)
+        scores = self.scores(logits_RV, history, new, draft)
         if draft_logits is None or self._params.greedy:
             choices = self._choices(scores, len(history))
             kept = matching_length(draft, choices)
             _refuse_masked(scores[: kept + 1], choices)
             return choices[: kept + 1]
         _refuse_masked(scores, scores.argmax(-1).tolist())
-        draft_scores = self._scores(draft_logits, history, new, draft)
+        draft_scores = self.scores(draft_logits, history, new, draft)
         position, seed = len(history), self._params.seed
 
         def draw(index: int, left_over: Floats | None) -> int:
@@ -123,7 +123,7 @@ class Sampler:
         choices: list[int] = (scores_RV.double().numpy() + np.stack(noise)).argmax(-1).tolist()
         return choices
 
-    def _scores(self, logits_RV: Tensor, history: Sequence[int], new: int, draft: Sequence[int]) -> Tensor:
+    def scores(self, logits_RV: Tensor, history: Sequence[int], new: int, draft: Sequence[int]) -> Tensor:
         """Return the processed logits; a draw from their softmax is a draw of the request."""
         params = self._params
         scores = logits_RV.clone()

@@ -63,7 +63,6 @@ _KNOWN = frozenset(
 def read_request(tensors: Mapping[str, Array]) -> Request:
     """Return the request the tensors make; an input that would have to be ignored is refused by name."""
     _refuse_unsupported(tensors)
-    draft = _ids(tensors, "draft_input_ids")
     draft_logits = tensors.get("draft_logits")
     sampling = SamplingParams(
         temperature=_optional(tensors, "temperature", float),
@@ -82,10 +81,8 @@ def read_request(tensors: Mapping[str, Array]) -> Request:
     return Request(
         input_ids=_prompt(tensors),
         max_new_tokens=_required(tensors, "request_output_len"),
-        draft_ids=draft,
-        draft_logits=draft_logits.reshape(draft_logits.shape[-2:])
-        if draft and draft_logits is not None
-        else None,
+        draft_ids=_ids(tensors, "draft_input_ids"),
+        draft_logits=None if draft_logits is None else draft_logits.reshape(draft_logits.shape[-2:]),
         end_id=None if end_id == -1 else end_id,
         stop_words=read_words(tensors, "stop_words_list"),
         sampling=sampling,
@@ -131,14 +128,15 @@ class Reply:
     def tensors(self, chunk: Chunk) -> dict[str, Array]:
         """Return the outputs of a chunk by name."""
         ids = [*self._prefix, *chunk.ids]
-        log_probs = chunk.log_probs or []
-        self._cum_log_prob += sum(log_probs)
         makers: dict[str, Callable[[], Array]] = {
             "output_ids": lambda: np.array([[ids]], dtype=np.int32),
             "sequence_length": lambda: np.array([[len(ids)]], dtype=np.int32),
-            "cum_log_probs": lambda: np.array([[self._cum_log_prob]], dtype=np.float32),
-            "output_log_probs": lambda: np.array([[log_probs]], dtype=np.float32),
         }
+        if chunk.log_probs is not None:
+            log_probs = chunk.log_probs
+            self._cum_log_prob += sum(log_probs)
+            makers["cum_log_probs"] = lambda: np.array([[self._cum_log_prob]], dtype=np.float32)
+            makers["output_log_probs"] = lambda: np.array([[log_probs]], dtype=np.float32)
         if chunk.logits is not None:
             logits = chunk.logits
             makers["generation_logits"] = lambda: logits[None, None]
