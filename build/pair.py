@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from trtspec import __version__
+from trtspec.build.check.doctor import PairReport, check
 from trtspec.build.checkpoint import Checkpoint, open_checkpoint
-from trtspec.build.doctor import PairReport, check
 from trtspec.engines.pair import (
     EngineDtype,
     EngineManifest,

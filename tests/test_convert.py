@@ -22,11 +22,11 @@ from transformers import AutoModelForCausalLM
 
 import trtspec
 from trtspec.build.checkpoint import open_checkpoint
-from trtspec.build.convert import convert
-from trtspec.build.elements import cast, is_finite, raw_view
-from trtspec.build.families import family_of
-from trtspec.build.splitting import check_split
-from trtspec.build.tables import Dimensions
+from trtspec.build.convert.converter import convert
+from trtspec.build.convert.elements import cast, is_finite, raw_view
+from trtspec.build.convert.families import family_of
+from trtspec.build.convert.splitting import check_split
+from trtspec.build.convert.tables import Dimensions
 from trtspec.cli import main
 from trtspec.errors import BuildError, CheckpointError
 

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from tiny_checkpoints import FAMILIES, edit_config, logits, make_model, save
 from transformers import AutoModelForCausalLM
 
-from trtspec.build.convert import convert
-from trtspec.build.families import families
+from trtspec.build.convert.converter import convert
+from trtspec.build.convert.families import families
 
 
 @pytest.fixture(scope="session")

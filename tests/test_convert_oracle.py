@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from tiny_checkpoints import make_model, save
 
-from trtspec.build.convert import convert
+from trtspec.build.convert.converter import convert
 
 KINDS = {
     "llama2": "llama",

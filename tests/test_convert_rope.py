@@ -19,8 +19,8 @@ from transformers.models.gemma3.modeling_gemma3 import Gemma3RotaryEmbedding
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 
-from trtspec.build.convert import convert
-from trtspec.build.rope import read_rope
+from trtspec.build.convert.converter import convert
+from trtspec.build.convert.rope import read_rope
 from trtspec.errors import BuildError, CheckpointError
 
 MAX = 32768

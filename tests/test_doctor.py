@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from trtspec.build.check.doctor import PairReport, check
+from trtspec.build.check.findings import Finding
+from trtspec.build.check.model_shape import shape_of
+from trtspec.build.check.ratios import best_draft_length, ratios_of
 from trtspec.build.checkpoint import Checkpoint, TensorInfo, open_checkpoint
-from trtspec.build.doctor import PairReport, check
-from trtspec.build.findings import Finding
-from trtspec.build.model_shape import shape_of
-from trtspec.build.ratios import best_draft_length, ratios_of
 
 LLAMA_70B = {
     "architectures": ["LlamaForCausalLM"],

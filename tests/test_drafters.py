@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from trtspec.build.check.drafters import KINDS, identify
 from trtspec.build.checkpoint import Checkpoint, TensorInfo
-from trtspec.build.drafters import KINDS, identify
 
 H = 64  # hidden size of all of them
 

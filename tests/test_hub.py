@@ -10,8 +10,8 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors
 
+from trtspec.build.check.doctor import check
 from trtspec.build.checkpoint import TensorInfo, open_checkpoint
-from trtspec.build.doctor import check
 from trtspec.build.hub import HuggingFaceHub, open_source
 from trtspec.errors import CheckpointError
 

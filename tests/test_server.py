@@ -26,10 +26,10 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from trtspec.cli.serve import command
 from trtspec.errors import ServerError
-from trtspec.triton_repo.canary import ask_for_tokens, generation_request, models_are_loaded
-from trtspec.triton_repo.endpoints import Endpoints
-from trtspec.triton_repo.installation import Installation
 from trtspec.triton_repo.server import FREE_PORTS, Server, serve
+from trtspec.triton_repo.server.canary import ask_for_tokens, generation_request, models_are_loaded
+from trtspec.triton_repo.server.endpoints import Endpoints
+from trtspec.triton_repo.server.installation import Installation
 
 GONE_WITHIN_S = 15.0
 SECRET_PROMPT = "the patient's name is Ada"

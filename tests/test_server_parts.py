@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtspec.errors import RepositoryError, ServerError
-from trtspec.triton_repo import leftovers
-from trtspec.triton_repo.command_line import server_arguments
-from trtspec.triton_repo.endpoints import Endpoints, choose_endpoints
-from trtspec.triton_repo.environment import server_environment
-from trtspec.triton_repo.installation import Installation, bundled_installation, find_installation
-from trtspec.triton_repo.preflight import model_names, require_shared_memory
-from trtspec.triton_repo.server_log import ServerLog, complaints, load_failures, still_loading
+from trtspec.triton_repo.server import leftovers
+from trtspec.triton_repo.server.command_line import server_arguments
+from trtspec.triton_repo.server.endpoints import Endpoints, choose_endpoints
+from trtspec.triton_repo.server.environment import server_environment
+from trtspec.triton_repo.server.installation import Installation, bundled_installation, find_installation
+from trtspec.triton_repo.server.preflight import model_names, require_shared_memory
+from trtspec.triton_repo.server.server_log import ServerLog, complaints, load_failures, still_loading
 
 LOOPBACK = Endpoints("127.0.0.1", http_port=8000, grpc_port=8001, metrics_port=8002)
 

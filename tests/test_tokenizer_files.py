@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from trtspec.build.tokenizers import open_tokenizer
+from trtspec.build.check.tokenizers import open_tokenizer
 from trtspec.errors import CheckpointError
 
 TEXTS = [

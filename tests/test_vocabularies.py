@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtspec.build.tokenizers import AddedToken, Tokenizer, open_tokenizer
-from trtspec.build.vocabularies import compare_splitting, compare_vocabularies, vocabulary_findings
+from trtspec.build.check.tokenizers import AddedToken, Tokenizer, open_tokenizer
+from trtspec.build.check.vocabularies import compare_splitting, compare_vocabularies, vocabulary_findings
 
 
 def bpe(words: list[str], *, added: dict[int, AddedToken] | None = None, **parts: Any) -> Tokenizer:

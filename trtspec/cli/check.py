@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from trtspec.build.doctor import Model, PairReport
+    from trtspec.build.check.doctor import Model, PairReport
 
 COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
@@ -36,7 +36,7 @@ def command(target: str, draft: str, as_json: bool) -> None:
 
     Exit codes: 0 the pair can be built, 3 it cannot.
     """
-    from trtspec.build.doctor import check
+    from trtspec.build.check.doctor import check
     from trtspec.build.hub import open_source
 
     report = check(open_source(target), open_source(draft))
@@ -114,7 +114,7 @@ def _findings(report: PairReport) -> list[RenderableType]:
 
 
 def _verdict(report: PairReport) -> str:
-    from trtspec.build.ratios import best_draft_length
+    from trtspec.build.check.ratios import best_draft_length
 
     if not report.ok:
         errors = sum(finding.severity == "error" for finding in report.findings)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from trtspec.build.formats import FLOATS, FORMATS
+from trtspec.build.convert.formats import FLOATS, FORMATS
 
 
 @click.command("convert")
@@ -44,7 +44,7 @@ def command(
       trtspec convert Llama-3.1-8B-Instruct --output work/target --tp 2
       trtllm-build --checkpoint_dir work/target --output_dir work/engine
     """
-    from trtspec.build.convert import convert
+    from trtspec.build.convert.converter import convert
 
     with _progress(checkpoint.name, quiet=as_json) as progress:
         made = convert(

@@ -1,0 +1,1 @@
+"""The pair doctor: whether two checkpoints can speculate together, from files alone."""

@@ -1,0 +1,116 @@
+"""What a decoder costs and how it is shaped, from its config and the headers of its weights."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trtspec.build.check.body import is_embedding, is_head
+from trtspec.build.checkpoint import Checkpoint, TensorInfo
+
+__all__ = ["ModelShape", "shape_of"]
+
+FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+POSITIONS = re.compile(r"(?:^|\.)(?:wpe|embed_positions)\.weight$")
+EXPERT = re.compile(r"\.experts\.")
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The numbers of a decoder; None where config.json does not give them."""
+
+    parameters: int
+    weight_bytes: int
+    weight_bytes_per_token: int  # read for one token at batch size 1: of the experts only those that run
+    kv_bytes_per_token: int | None  # that one token adds to the cache, in the weights' type
+    dtype: str  # of most bytes, safetensors spelling
+    tied: bool  # no output head of its own
+    layers: int | None
+    heads: int | None
+    kv_heads: int | None
+    head_dim: int | None
+    context_length: int | None
+    rope: str
+    tensor_parallel: tuple[int, ...]  # up to 8: sizes over which heads and kv heads can be split
+
+    def bytes_per_token(self, context_tokens: int) -> int:
+        """Return the bytes read to make one token after `context_tokens`: weights and cache."""
+        return self.weight_bytes_per_token + (self.kv_bytes_per_token or 0) * context_tokens
+
+
+def shape_of(checkpoint: Checkpoint) -> ModelShape:
+    """Return the shape of a checkpoint; what config.json leaves out stays None."""
+    config, tensors = checkpoint.config, checkpoint.tensors
+    tied = not any(map(is_head, tensors))
+    dtype = _dtype(tensors)
+    layers = _number(config, "num_hidden_layers", "n_layer")
+    heads = _number(config, "num_attention_heads", "n_head")
+    kv_heads = _number(config, "num_key_value_heads") or heads
+    hidden = _number(config, "hidden_size", "n_embd")
+    head_dim = _number(config, "head_dim") or (hidden // heads if hidden and heads else None)
+    # Latent attention (DeepSeek) keeps one compressed row and one rotated key for all heads.
+    latent, rotated = _number(config, "kv_lora_rank"), _number(config, "qk_rope_head_dim")
+    row = latent + (rotated or 0) if latent else 2 * (kv_heads or 0) * (head_dim or 0)
+    return ModelShape(
+        parameters=sum(math.prod(tensor.shape) for tensor in tensors.values()),
+        weight_bytes=sum(tensor.size_bytes for tensor in tensors.values()),
+        weight_bytes_per_token=round(sum(_read(tensor, config, tied) for tensor in tensors.values())),
+        kv_bytes_per_token=(layers or 0) * row * FLOATS.get(dtype, 2) or None,
+        dtype=dtype,
+        tied=tied,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        context_length=_number(config, "max_position_embeddings", "n_positions", "seq_length"),
+        rope=_rope(config),
+        tensor_parallel=tuple(n for n in (1, 2, 4, 8) if heads and kv_heads and _splits(heads, kv_heads, n)),
+    )
+
+
+def _number(config: Mapping[str, Any], *names: str) -> int | None:
+    found = (config.get(name) for name in names)
+    return next((value for value in found if type(value) is int and value > 0), None)
+
+
+def _dtype(tensors: Mapping[str, TensorInfo]) -> str:
+    sizes: Counter[str] = Counter()
+    for tensor in tensors.values():
+        sizes[tensor.dtype] += tensor.size_bytes
+    return max(sorted(sizes), key=lambda dtype: sizes[dtype])
+
+
+def _read(tensor: TensorInfo, config: Mapping[str, Any], tied: bool) -> float:
+    """Return the bytes of a tensor that one token reads: of a table one row, unless it is the head too."""
+    if POSITIONS.search(tensor.name) or (is_embedding(tensor.name) and not tied):
+        return tensor.size_bytes / max(1, tensor.shape[0])
+    if EXPERT.search(tensor.name):
+        experts = _number(config, "num_local_experts", "num_experts", "n_routed_experts")
+        running = _number(config, "num_experts_per_tok")
+        return tensor.size_bytes * (running / experts if experts and running else 1)
+    return tensor.size_bytes
+
+
+def _splits(heads: int, kv_heads: int, ranks: int) -> bool:
+    """Whether TensorRT-LLM can split the heads: kv heads are shared out, or repeated when too few."""
+    return heads % ranks == 0 and (kv_heads % ranks == 0 or ranks % kv_heads == 0)
+
+
+def _rope(config: Mapping[str, Any]) -> str:
+    """Return theta and scaling in words; transformers 5 writes rope_parameters, older ones two keys."""
+    new = config.get("rope_parameters")
+    if isinstance(new, dict) and "rope_theta" not in new:
+        new = new.get("full_attention")  # Gemma-3: one set for each kind of layer
+    rope = next((found for found in (new, config.get("rope_scaling")) if isinstance(found, dict)), {})
+    theta, factor = rope.get("rope_theta", config.get("rope_theta")), rope.get("factor")
+    if not isinstance(theta, int | float):
+        return "none"
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    scaling = "" if kind == "default" else f", {kind}"
+    return f"theta {theta:g}{scaling}" + (
+        f" × {factor:g}" if scaling and isinstance(factor, int | float) else ""
+    )

@@ -1,0 +1,78 @@
+"""What the draft costs against the target, and what that allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trtspec.build.check.findings import Finding
+from trtspec.build.check.model_shape import ModelShape
+
+__all__ = ["Ratios", "best_draft_length", "ratio_findings", "ratios_of"]
+
+USUAL_SHARE = 1 / 5  # the usual advice: a draft of 1/10 to 1/5 of the target, or smaller
+CONTEXT_TOKENS = 1024
+MAX_DRAFT_LENGTH = 20
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """Draft over target."""
+
+    parameters: float
+    weight_bytes_per_token: float
+    kv_bytes_per_token: float | None
+    cost_ratio: float  # c: time of a draft step over time of a target step, see ratios_of
+    context_tokens: int  # at which c holds
+
+
+def ratios_of(target: ModelShape, draft: ModelShape, context_tokens: int = CONTEXT_TOKENS) -> Ratios:
+    """Return the ratios of a pair.
+
+    c is estimated as the ratio of bytes read per token, weights and cache, because a step at batch size 1
+    is bound by memory. Kernel launches, which a small model has nearly as many of, come on top: the real
+    c of a very small draft is larger.
+    """
+    kv = (draft.kv_bytes_per_token, target.kv_bytes_per_token)
+    return Ratios(
+        parameters=draft.parameters / target.parameters,
+        weight_bytes_per_token=draft.weight_bytes_per_token / target.weight_bytes_per_token,
+        kv_bytes_per_token=kv[0] / kv[1] if kv[0] and kv[1] else None,
+        cost_ratio=draft.bytes_per_token(context_tokens) / target.bytes_per_token(context_tokens),
+        context_tokens=context_tokens,
+    )
+
+
+def best_draft_length(acceptance: float, cost_ratio: float) -> tuple[int, float]:
+    """Return the draft length with the largest expected speed-up, and that speed-up; (0, 1.0) for no gain.
+
+    S = (1 - α^(γ+1)) / ((1 - α) (γ c + 1)) for an acceptance α < 1 that is the same at every position;
+    Leviathan et al. 2023, theorem 3.8 (arXiv:2211.17192). An upper bound: verifying and serving cost too.
+    """
+
+    def speed_up(length: int) -> float:
+        tokens = (1 - acceptance ** (length + 1)) / (1 - acceptance)
+        return tokens / (length * cost_ratio + 1)
+
+    best = max(range(MAX_DRAFT_LENGTH + 1), key=speed_up)
+    return best, speed_up(best)
+
+
+def ratio_findings(ratios: Ratios) -> Iterator[Finding]:
+    """Yield where the pair leaves the usual advice."""
+    share = ratios.parameters
+    if share >= 1:
+        yield Finding(
+            "ratio.size",
+            "warning",
+            f"the draft has {share:.0%} of the target's parameters; it cannot save time",
+            "check the order of the two: the target comes first",
+        )
+    elif share > USUAL_SHARE:
+        yield Finding(
+            "ratio.size",
+            "warning",
+            f"the draft has {share:.0%} of the target's parameters, usual is 10 % to 20 % or less; "
+            f"it only pays while more than {ratios.cost_ratio:.0%} of its tokens are accepted",
+            "take a smaller draft of the same family",
+        )

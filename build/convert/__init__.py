@@ -1,0 +1,1 @@
+"""One checkpoint to TensorRT-LLM or Hugging Face format, streaming."""

@@ -1,0 +1,131 @@
+"""One Hugging Face checkpoint converted, streaming, into a TensorRT-LLM or Hugging Face folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import trtspec
+from trtspec.build.checkpoint import Checkpoint, open_checkpoint
+from trtspec.build.convert.formats import FLOATS, FORMATS
+from trtspec.build.convert.hf_plan import plan_hf
+from trtspec.build.convert.plan import Plan
+from trtspec.build.convert.stream import Progress, write_files
+from trtspec.build.convert.trtllm_plan import plan_trtllm
+from trtspec.errors import BuildError
+
+# More than this and they wait for the same disk.
+MAX_DEFAULT_WORKERS = 4
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What a conversion wrote."""
+
+    output: Path
+    format: str
+    architecture: str
+    dtype: str
+    tp: int
+    pp: int
+    tied: bool | None  # whether head and embedding are one matrix; None: not looked at
+    tensors: int
+    size_bytes: int
+    notes: tuple[str, ...]  # what the user has to know
+
+
+def convert(
+    checkpoint: Checkpoint | Path | str,
+    output: Path | str,
+    *,
+    format: str = "trtllm",
+    dtype: str | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Conversion:
+    """Convert one checkpoint into a new folder, which appears whole or not at all.
+
+    Args:
+        checkpoint: an opened checkpoint, or a Hugging Face folder.
+        output: the folder to make; it must not exist.
+        format: "trtllm" (config.json and rank{r}.safetensors, TensorRT-LLM 1.2.1) or "hf".
+        dtype: float16, bfloat16 or float32; None keeps the checkpoint's own.
+        tp: tensor-parallel ranks, pp: pipeline stages; 1 for "hf".
+        workers: threads; None takes one for each core, four at most.
+        progress: called with the source bytes done and in all.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be used as it is.
+        BuildError: it cannot be converted as asked. Nothing is left behind in either case.
+    """
+    if isinstance(checkpoint, Path | str):
+        checkpoint = open_checkpoint(Path(checkpoint))
+    output = Path(output)
+    _check_output(output, checkpoint)
+    plan = _plan(checkpoint, format, dtype, tp, pp)
+    _publish(plan, output, workers or min(os.cpu_count() or 1, MAX_DEFAULT_WORKERS), progress)
+    return Conversion(
+        output=output,
+        format=format,
+        architecture=checkpoint.architecture,
+        dtype=plan.dtype,
+        tp=tp,
+        pp=pp,
+        tied=plan.tied,
+        tensors=sum(len(file.tensors) for file in plan.weights),
+        size_bytes=plan.size_bytes,
+        notes=plan.notes,
+    )
+
+
+def _plan(checkpoint: Checkpoint, format: str, dtype: str | None, tp: int, pp: int) -> Plan:
+    if dtype is not None and dtype not in FLOATS:
+        raise BuildError(f"dtype is {dtype!r}, expected one of {', '.join(FLOATS)}")
+    if format == "trtllm":
+        return plan_trtllm(checkpoint, dtype=dtype, tp=tp, pp=pp)
+    if format != "hf":
+        raise BuildError(f"format is {format!r}, expected one of {', '.join(FORMATS)}")
+    if (tp, pp) != (1, 1):
+        raise BuildError(
+            f"--tp {tp} --pp {pp}: a Hugging Face folder is split by its runtime, not here; leave them out"
+        )
+    return plan_hf(checkpoint, dtype=dtype)
+
+
+def _check_output(output: Path, checkpoint: Checkpoint) -> None:
+    if output.exists() or output.is_symlink():
+        raise BuildError(f"{output}: exists already; name a folder that does not")
+    place = output.resolve()
+    sources = {Path(trtspec.__file__).resolve().parent, Path(__file__).resolve().parent}
+    for source in (*sources, checkpoint.path.resolve()):
+        if place.is_relative_to(source):
+            raise BuildError(f"{output}: lies inside {source}, which holds sources; name a folder elsewhere")
+
+
+def _publish(plan: Plan, output: Path, workers: int, progress: Progress | None) -> None:
+    """Write into a temporary sibling and rename it; nothing is left behind after an error."""
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(output.parent).free
+        if free < plan.size_bytes:
+            raise BuildError(
+                f"{output.parent}: {free:,} bytes free, the conversion needs {plan.size_bytes:,}; free some"
+            )
+        partial = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+        try:
+            partial.chmod(0o755)
+            for name, content in sorted(plan.documents.items()):
+                (partial / name).write_bytes(content)
+                (partial / name).chmod(0o644)
+            write_files(plan.weights, partial, workers=workers, progress=progress)
+            partial.rename(output)
+        except BaseException:
+            shutil.rmtree(partial)
+            raise
+    except OSError as error:
+        raise BuildError(f"{output}: cannot be written ({error.strerror})") from error

@@ -1,0 +1,197 @@
+"""The plan of a TensorRT-LLM checkpoint: config.json and one rank{r}.safetensors for each rank.
+
+Rank r is tensor-parallel rank r % tp of pipeline stage r // tp; layers are numbered from zero in each
+stage; only the first has the embedding, only the last the final norm and the head.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from trtspec.build.checkpoint import Checkpoint, TensorInfo, shown_count
+from trtspec.build.convert.elements import FLOAT_NAMES, is_float
+from trtspec.build.convert.families import family_of
+from trtspec.build.convert.formats import FLOATS
+from trtspec.build.convert.plan import Piece, Plan, PlannedFile, PlannedTensor, document
+from trtspec.build.convert.settings import flag
+from trtspec.build.convert.splitting import check_split, cut
+from trtspec.build.convert.tables import Dimensions, Family, Part, Split, Table, Weight
+from trtspec.build.convert.trtllm_config import trtllm_config, window_note
+from trtspec.build.tensor_file import main_dtype, same_content
+from trtspec.errors import CheckpointError
+
+HEAD = "lm_head.weight"
+EMBEDDING = "vocab_embedding.weight"
+
+
+def plan_trtllm(checkpoint: Checkpoint, *, dtype: str | None = None, tp: int = 1, pp: int = 1) -> Plan:
+    """Plan a TensorRT-LLM 1.2.1 checkpoint.
+
+    Args:
+        dtype: float16, bfloat16 or float32; None takes the checkpoint's own.
+
+    Raises:
+        CheckpointError: unknown architecture; unmapped, missing or misshapen tensors; a missing head.
+        BuildError: the split is impossible, or the engine path cannot compute this model.
+    """
+    family = family_of(checkpoint.architecture)
+    d = family.dimensions(checkpoint.config, checkpoint.vocab_size)
+    check_split(family, d, tp, pp)
+    model = _Model(checkpoint, family, d, _prefix(checkpoint, family))
+    tied, notes = _tied(model)
+    stages = [model.stage(stage, pp, tied, tp) for stage in range(pp)]
+    sources = _resolve(model, stages)
+    spelling = FLOATS[dtype] if dtype else main_dtype(sources.values())
+    config = trtllm_config(checkpoint, family, d, dtype=FLOAT_NAMES[spelling], tied=tied, tp=tp, pp=pp)
+    ranks = (
+        PlannedFile.of(
+            f"rank{stage * tp + tp_rank}.safetensors",
+            _rank_tensors(stages[stage], sources, d, spelling, tp, tp_rank),
+        )
+        for stage in range(pp)
+        for tp_rank in range(tp)
+    )
+    return Plan(
+        weights=tuple(ranks),
+        documents={"config.json": document(config)},
+        dtype=FLOAT_NAMES[spelling],
+        tied=tied,
+        notes=notes + window_note(checkpoint.config, config),
+    )
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A checkpoint together with its family's table."""
+
+    checkpoint: Checkpoint
+    family: Family
+    d: Dimensions
+    prefix: str
+
+    @property
+    def embedding(self) -> str:
+        (part,) = self.family.embeddings(self.d)[EMBEDDING].parts
+        return self.prefix + part.source
+
+    def stage(self, stage: int, stages: int, tied: bool, tp: int) -> Table:
+        """Return the full names of one stage's tensors, and whole source names."""
+        layers = self.d.layers // stages
+        table: dict[str, Weight] = {}
+        for local in range(layers):
+            place = self.prefix + self.family.layers.format(stage * layers + local)
+            for name, weight in self.family.layer(self.d, self.checkpoint.config).items():
+                table[f"transformer.layers.{local}.{name}"] = _rooted(weight, place)
+        if stage == 0:
+            for name, weight in self.family.embeddings(self.d).items():
+                table[f"transformer.{name}"] = _rooted(weight, self.prefix)
+            if self.family.parallel_embedding and tp > 1:
+                table[f"transformer.{EMBEDDING}"] = self._vocabulary(self.embedding)
+        if stage == stages - 1:
+            for name, weight in self.family.outer(self.d).items():
+                table[f"transformer.{name}"] = _rooted(weight, self.prefix)
+            # Explicit even when tied: a stage or rank without the whole embedding needs its own.
+            table[HEAD] = self._vocabulary(self.embedding if tied else HEAD)
+        return table
+
+    def _vocabulary(self, source: str) -> Weight:
+        return Weight((Part(source, (self.d.vocabulary, self.d.hidden), Split.VOCABULARY),))
+
+
+def _rooted(weight: Weight, place: str) -> Weight:
+    return replace(weight, parts=tuple(replace(part, source=place + part.source) for part in weight.parts))
+
+
+def _prefix(checkpoint: Checkpoint, family: Family) -> str:
+    """Return the spelling of the model's prefix that this checkpoint uses."""
+    for prefix in family.prefixes:
+        if any(name.startswith(f"{prefix}{family.layers.partition('{}')[0]}") for name in checkpoint.tensors):
+            return prefix
+    return family.prefixes[0]
+
+
+def _tied(model: _Model) -> tuple[bool, tuple[str, ...]]:
+    """Decide from config.json and from the data whether the head is the embedding.
+
+    A missing head that config.json does not tie is an error: it may have been lost. A head that differs
+    from the embedding is a head of its own whatever config.json says, as in transformers 5.
+    """
+    checkpoint = model.checkpoint
+    says_tied = flag(checkpoint.config, "tie_word_embeddings", model.family.tied_by_default)
+    head, embedding = checkpoint.tensors.get(HEAD), checkpoint.tensors.get(model.embedding)
+    if head is None:
+        if not says_tied:
+            raise CheckpointError(
+                f"{checkpoint.path}: no {HEAD}, and config.json does not tie it to the embedding; fetch the "
+                "missing weights, or set tie_word_embeddings to true if the model was trained so"
+            )
+        return True, ()
+    if not says_tied:
+        return False, ()
+    if embedding is not None and same_content(head, embedding):
+        return True, ()
+    return False, (
+        f"config.json ties {HEAD} to the embedding but the two differ: written untied, as transformers 5 "
+        "does; older versions use the embedding",
+    )
+
+
+def _resolve(model: _Model, stages: list[Table]) -> dict[str, TensorInfo]:
+    """Return every source the stages name; names, shapes and types must fit the checkpoint exactly."""
+    tensors, path = model.checkpoint.tensors, model.checkpoint.path
+    parts = {part.source: part for part in _parts(stages)}
+    missing = parts.keys() - tensors.keys()
+    if missing:
+        raise CheckpointError(
+            f"{path}: {shown_count(missing, 'tensor')}, missing; config.json asks for them, "
+            "fetch the checkpoint again"
+        )
+    left_over = {
+        name
+        for name in tensors.keys() - parts.keys() - {HEAD}
+        if not any(re.search(pattern, name) for pattern in model.family.ignored)
+    }
+    if left_over:
+        raise CheckpointError(
+            f"{path}: {shown_count(left_over, 'tensor')}, without a place in a TensorRT-LLM "
+            f"{model.checkpoint.architecture}; the model is not what config.json says"
+        )
+    for name, part in sorted(parts.items()):
+        expected = part.shape[::-1] if part.transposed else part.shape
+        if tensors[name].shape != expected:
+            raise CheckpointError(
+                f"{path}: {name} has shape {list(tensors[name].shape)}, config.json implies {list(expected)}"
+            )
+    others = {name for name in parts if not is_float(tensors[name].dtype)}
+    if others:
+        raise CheckpointError(
+            f"{path}: {shown_count(others, 'tensor')}, of type {tensors[min(others)].dtype}; expected "
+            f"{', '.join(FLOATS.values())}; convert the unquantised checkpoint"
+        )
+    return {name: tensors[name] for name in parts}
+
+
+def _parts(stages: list[Table]) -> Iterator[Part]:
+    for table in stages:
+        for weight in table.values():
+            yield from weight.parts
+
+
+def _rank_tensors(
+    table: Table, sources: dict[str, TensorInfo], d: Dimensions, dtype: str, tp: int, tp_rank: int
+) -> Iterator[PlannedTensor]:
+    for name, weight in table.items():
+        pieces, row, width = [], 0, 1
+        for part in weight.parts:
+            held = cut(part, d, tp, tp_rank)
+            pieces.append(
+                Piece(sources[part.source], held.rows, held.columns, row, part.transposed, weight.plus)
+            )
+            row += held.filled_rows
+            width = held.columns[1] - held.columns[0]
+        shape: tuple[int, ...] = (row,) if len(weight.parts[0].shape) == 1 else (row, width)
+        if weight.stacked:
+            shape = (weight.stacked, row // weight.stacked, width)
+        yield PlannedTensor(name, weight.dtype or dtype, shape, tuple(pieces))

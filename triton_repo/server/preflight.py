@@ -1,0 +1,50 @@
+"""What must hold before a server is started: a repository with models, and shared memory for them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from trtspec.errors import RepositoryError, ServerError
+from trtspec.triton_repo.server import leftovers
+
+CONFIGURATION = "config.pbtxt"
+# A model's region starts at 1 MiB and grows by what is in flight. The largest tensor of the loop is
+# the float32 logits of 9 rows (8 drafted tokens and one) over a vocabulary of 152k: 5.2 MiB.
+# Docker's default of 64 MiB is room for eight models, we serve three.
+SHARED_MEMORY_PER_MODEL_BYTES = 8 * 2**20
+
+
+def model_names(repository: Path) -> list[str]:
+    """Return the models of a repository, sorted.
+
+    Raises:
+        RepositoryError: it is no folder, or no folder in it has a configuration.
+    """
+    if not repository.is_dir():
+        raise RepositoryError(
+            f"{repository}: found no folder; write one with `trtspec repo PAIR --output {repository}`"
+        )
+    names = sorted(file.parent.name for file in repository.glob(f"*/{CONFIGURATION}"))
+    if not names:
+        raise RepositoryError(
+            f"{repository}: found no MODEL/{CONFIGURATION}, expected a Triton model repository; "
+            "write one with `trtspec repo`"
+        )
+    return names
+
+
+def require_shared_memory(models: int, folder: Path = leftovers.SHARED_MEMORY) -> None:
+    """Refuse to start where Python models would die of a bus error later.
+
+    Raises:
+        ServerError: the free space in `folder` is under 8 MiB a model.
+    """
+    needed = models * SHARED_MEMORY_PER_MODEL_BYTES
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise ServerError(
+            f"{folder}: {free / 2**20:.0f} MiB free, {models} models need {needed / 2**20:.0f} MiB "
+            f"({SHARED_MEMORY_PER_MODEL_BYTES // 2**20} each); "
+            "remove what is left there, or give the container more (docker run --shm-size=1g)"
+        )
