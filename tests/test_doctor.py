@@ -208,6 +208,14 @@ def test_a_token_reads_one_row_of_an_untied_embedding_and_all_of_a_tied_one(mode
     assert tied.weight_bytes_per_token == tied.weight_bytes
 
 
+def test_a_token_reads_one_row_of_a_table_of_positions(model):
+    gpt2 = model(tiny(tie_word_embeddings=True))
+    base = shape_of(gpt2).weight_bytes_per_token
+    table = TensorInfo("wpe.weight", "BF16", (1024, 64), Path("x"), 0, 2 * 1024 * 64)
+    with_table = replace(gpt2, tensors={**gpt2.tensors, table.name: table})
+    assert shape_of(with_table).weight_bytes_per_token - base == 2 * 64
+
+
 def test_a_token_reads_only_the_experts_that_run(model):
     mixtral = model(tiny(num_local_experts=8, num_experts_per_tok=2))
     base = shape_of(mixtral).weight_bytes_per_token
@@ -343,6 +351,28 @@ def test_a_draft_whose_tokenizer_yields_ids_beyond_its_rows_can_still_be_padded(
     report = fitting(model, draft={"config": tiny(vocab_size=3)})
     assert report.ok
     assert said(report) == {"vocab.rows": "warning", "vocab.width": "warning"}
+
+
+@pytest.mark.parametrize("config", [{"head_dim": 8}, {"head_dim": 12, "kv_lora_rank": 8}])
+def test_head_sizes_that_the_weights_can_explain_are_no_finding(model, config):
+    """A gate fused into the queries doubles their rows; latent attention has heads of other sizes."""
+    target = model(target_config(), tokenizer_config=CHAT)
+    odd = replace(target, config={**target.config, **config})
+    assert said(check(odd, model(tiny(), tokenizer_config=CHAT))) == {}
+
+
+def test_a_name_kept_for_later_may_lie_beyond_the_rows(model):
+    kept = TOKENIZER | {"added_tokens": [{"id": 4, "content": "<|reserved_0|>", "special": True}]}
+    report = fitting(model, target={"tokenizer": kept}, draft={"tokenizer": kept})
+    assert report.findings == ()
+
+
+@pytest.mark.parametrize("side", ["target", "draft"])
+def test_both_models_get_the_rows_of_the_larger(model, side):
+    config = {"target": target_config(), "draft": tiny()}[side] | {"vocab_size": 6}
+    report = fitting(model, **{side: {"config": config}})
+    assert report.vocab_rows == 6
+    assert said(report) == {"vocab.width": "warning", "vocab.padding": "note"}
 
 
 @pytest.mark.parametrize(
@@ -514,6 +544,11 @@ def test_chat_templates_are_compared(model, target, draft, findings):
 def test_a_draft_of_more_than_a_fifth_is_warned_about(model, layers, finding):
     report = fitting(model, draft={"config": tiny(num_hidden_layers=layers)})
     assert list(said(report)) == ([finding] if finding else [])
+
+
+@pytest.mark.parametrize(("layers", "words"), [(12, "only pays while more than"), (40, "cannot save time")])
+def test_the_warning_about_size_says_when_the_draft_still_pays(model, layers, words):
+    assert words in only(fitting(model, draft={"config": tiny(num_hidden_layers=layers)})).message
 
 
 def test_another_family_and_code_of_its_own_are_noted(model):

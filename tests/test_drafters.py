@@ -151,6 +151,16 @@ DRAFTERS: dict[str, tuple[str, dict[str, Any], dict[str, list[int]]]] = {
         {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"},
         {"mtp.fc.weight": [H, 2 * H], "mtp.layers.0.self_attn.q_proj.weight": [H, H]},
     ),
+    "MTP of one layer with its embedding": (
+        "mtp",
+        {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_hidden_layers": 1},
+        EMBED | layers(1) | {"mtp.fc.weight": [H, 2 * H]},
+    ),
+    "Medusa by its keys beside one layer": (
+        "medusa",
+        {"medusa_num_heads": 2, "num_hidden_layers": 1},
+        EMBED | layers(1),
+    ),
     "Gemma-4's assistant": (
         "mtp",
         {"architectures": ["Gemma4AssistantForCausalLM"], "model_type": "gemma4_assistant"},
@@ -260,6 +270,12 @@ def test_a_model_tuned_for_parallel_drafting_stands_alone_and_is_named():
 def test_the_runtime_that_can_use_a_drafter_is_named(name, runtime):
     _, config, shapes = DRAFTERS[name]
     assert runtime in identify(in_memory(config, shapes)).runtime
+
+
+def test_a_runtime_outside_ours_is_named_once():
+    config = {"speculators_model_type": "mlp_speculator"}
+    identity = identify(in_memory(config, {"speculator.emb.0.weight": [96, H]}))
+    assert identity.runtime == "none of trtspec's runtimes; vLLM reads it"
 
 
 def test_a_vision_model_of_the_name_eagle_is_no_eagle_head():

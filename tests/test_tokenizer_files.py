@@ -52,7 +52,13 @@ def unigram() -> tokenizers.Tokenizer:
     return made
 
 
-MADE = {"byte level": byte_level, "byte fallback": byte_fallback, "unigram": unigram}
+def with_unknown() -> tokenizers.Tokenizer:
+    """Characters that are not in the vocabulary become <unk>, an entry of several characters."""
+    model = models.BPE({"<unk>": 0, "a": 1, "b": 2, "ab": 3}, [("a", "b")], unk_token="<unk>")
+    return tokenizers.Tokenizer(model)
+
+
+MADE = {"unknown": with_unknown, "byte level": byte_level, "byte fallback": byte_fallback, "unigram": unigram}
 
 
 @pytest.fixture(scope="module", params=MADE)
@@ -87,6 +93,13 @@ def test_an_entry_that_no_merge_leads_to_is_not_live_and_never_comes_out(tmp_pat
     assert not open_tokenizer(tmp_path).is_live(400)
     changed = tokenizers.Tokenizer.from_str(json.dumps(content))
     assert 400 not in changed.encode(text + "thequick").ids
+
+
+def test_a_merge_of_something_that_never_comes_out_makes_nothing_live(tmp_path):
+    model = models.BPE({"a": 0, "zz": 1, "azz": 2}, [("a", "zz")])
+    tokenizers.Tokenizer(model).save(str(tmp_path / "tokenizer.json"))
+    ours = open_tokenizer(tmp_path)
+    assert [ours.is_live(i) for i in range(3)] == [True, False, False]
 
 
 def test_an_entry_that_no_merge_leads_to_is_live_where_merges_are_ignored_for_whole_words(tmp_path):
