@@ -180,6 +180,15 @@ def only(report: PairReport) -> Finding:
     return finding
 
 
+def test_a_class_that_no_family_names_still_builds_for_the_other_runtimes(model):
+    report = fitting(model, draft={"config": tiny(architectures=["OlmoForCausalLM"])})
+    finding = only(report)
+    assert (finding.id, finding.severity) == ("draft.architecture", "warning")
+    assert "OlmoForCausalLM" in finding.message
+    assert "LlamaForCausalLM" in finding.message
+    assert report.ok
+
+
 def test_a_fitting_pair_has_no_finding_at_all(model):
     report = fitting(model)
     assert report.findings == ()

@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterator
 
 from trtspec.build.check.body import is_head
+from trtspec.build.check.drafters import architecture_of
 from trtspec.build.check.findings import Finding
 from trtspec.build.check.model_shape import FLOATS, ModelShape
 from trtspec.build.checkpoint import Checkpoint
+from trtspec.build.convert.families import families
 
 __all__ = ["model_findings", "pair_findings"]
 
@@ -19,6 +21,15 @@ UNIFIED = {"modelopt", "fp8", "compressed-tensors"}
 
 def model_findings(role: str, checkpoint: Checkpoint, shape: ModelShape) -> Iterator[Finding]:
     """Yield where config.json and the weights of one model disagree, and weights that cannot be converted."""
+    architecture = architecture_of(checkpoint.config)
+    if architecture not in families():
+        yield Finding(
+            f"{role}.architecture",
+            "warning",
+            f"the {role} is a {architecture or 'model of no named class'}, which cannot be converted for the "
+            f"tensorrt runtime; expected one of {', '.join(families())}",
+            "build for the pytorch or the cpu runtime",
+        )
     yield from _vocabulary(role, checkpoint)
     yield from _heads(role, checkpoint, shape)
     yield from _quantization(role, checkpoint, shape)
