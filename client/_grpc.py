@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -91,10 +92,22 @@ class GrpcResponses:
             self.close()
             raise self._failure("", message.error_message)
         self._begun = True
-        return InferResponse(decode(message.infer_response), is_final(message.infer_response))
+        final = is_final(message.infer_response)
+        if final:
+            self._hang_up()
+        return InferResponse(decode(message.infer_response), final)
 
     def close(self) -> None:
         self._call.cancel()
+
+    def _hang_up(self) -> None:
+        """Wait for the server to end the call, which it does at once: we said all when we asked.
+
+        Cancelling a call that is about to end is what Triton logs as an internal error.
+        """
+        with contextlib.suppress(grpc.RpcError):
+            for _ in self._call:
+                pass
 
     def _failure(self, status: str, details: str) -> CallFailed:
         kind, message = _explain(status, details, begun=self._begun)

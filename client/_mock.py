@@ -47,25 +47,26 @@ class _MockResponses:
     def __init__(self, responses: Iterator[InferResponse], on_early_close: Callable[[], None]) -> None:
         self._responses = responses
         self._on_early_close = on_early_close
-        self._open = True
+        self._over = False
+        self._closed = False
 
     def __iter__(self) -> _MockResponses:
         return self
 
     def __next__(self) -> InferResponse:
-        if not self._open:
+        if self._over or self._closed:
             raise StopIteration
         try:
             response = next(self._responses)
         except BaseException:
-            self._open = False
+            self._over = True
             raise
-        self._open = not response.final
+        self._over = response.final
         return response
 
     def close(self) -> None:
-        if self._open:
-            self._open = False
+        if not (self._over or self._closed):
+            self._closed = True
             self._on_early_close()
 
 

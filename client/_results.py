@@ -30,7 +30,8 @@ class Usage:
 class Speculation:
     """What the draft model did for this answer.
 
-    A round is one call of the target: it is offered up to γ draft tokens, keeps some and adds one.
+    A round is a call of the target that checks up to γ draft tokens, keeps some and adds one of its
+    own. Calls without a draft are not counted: each brings one token.
     """
 
     rounds: int
@@ -38,7 +39,7 @@ class Speculation:
     accepted: int
     # per_position[i]: in how many rounds the draft token at position i was kept.
     per_position: tuple[int, ...] = ()
-    # Why the request ran without a draft although one was asked for; "" when it did not.
+    # Why the answer, or the rest of it, was written without a draft although one was asked for; or "".
     off_reason: str = ""
 
     @property
@@ -48,8 +49,8 @@ class Speculation:
 
     @property
     def tokens_per_target_call(self) -> float:
-        """1 without a draft, up to γ + 1 with one; 0 when nothing was generated."""
-        return 1 + self.accepted / self.rounds if self.rounds else 0.0
+        """Tokens that a round brings on average, 1 to γ + 1; 1 when there was none."""
+        return 1 + self.accepted / self.rounds if self.rounds else 1.0
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from typing import Protocol
 from trtspec.client._client import Client
 from trtspec.client._errors import StreamBroken
 from trtspec.client._results import Generation, Speculation
+from trtspec.client._stream import Stream
 
 
 @dataclass(frozen=True)
@@ -135,14 +136,18 @@ def verify(
     judge = _Judge(reference, max_tokens)
     wanted = [(prompt, drafts) for drafts in num_draft_tokens for prompt in prompts]
     stopping = threading.Event()
+    under_way: set[Stream] = set()
     cases: list[Case] = []
 
     def serve(prompt: str, drafts: int) -> Generation:
         with client.stream(prompt, max_tokens=max_tokens, num_draft_tokens=drafts) as stream:
-            for _ in stream:
-                if stopping.is_set():
-                    break
-        return stream.result
+            under_way.add(stream)
+            if stopping.is_set():
+                stream.close()
+            try:
+                return stream.result
+            finally:
+                under_way.discard(stream)
 
     with ThreadPoolExecutor(concurrency, thread_name_prefix="verify") as pool:
         answers: list[Future[Generation]] = [pool.submit(serve, *question) for question in wanted]
@@ -153,6 +158,8 @@ def verify(
         finally:
             stopping.set()
             pool.shutdown(wait=False, cancel_futures=True)
+            for stream in list(under_way):
+                stream.close()
     return VerifyReport(reference.name, tuple(cases))
 
 

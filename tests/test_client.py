@@ -270,7 +270,7 @@ def test_speculation_counts_what_a_target_call_brings() -> None:
     assert speculation.acceptance == 0.5
     assert speculation.tokens_per_target_call == 2.5
     nothing = Speculation(rounds=0, proposed=0, accepted=0)
-    assert (nothing.acceptance, nothing.tokens_per_target_call) == (0.0, 0.0)
+    assert (nothing.acceptance, nothing.tokens_per_target_call) == (0.0, 1.0)
 
 
 def test_a_failed_call_knows_its_request_and_status() -> None:

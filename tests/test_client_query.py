@@ -75,7 +75,7 @@ def test_stats_go_to_stderr() -> None:
     assert (code, out.decode()) == (0, "Grüße, Welt 🌍\n")
     assert err == (
         "finish: stop; 2 prompt and 3 new tokens; "
-        "3 target calls, 6 of 8 draft tokens kept (75%), 3.00 tokens a call\n"
+        "3 rounds, 6 of 8 draft tokens kept (75%), 3.00 tokens a target call\n"
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from scripted_server import Asked, ScriptedServer, Step, last
+from scripted_server import Asked, Fault, ScriptedServer, Step, last
 
 from trtspec.cli import main
 from trtspec.client import (
@@ -236,6 +236,21 @@ def test_a_failed_answer_ends_verification_and_what_is_under_way() -> None:
         request.id for request in transport.requests[:] if request.inputs["text_input"].item() != b"bad"
     }
     assert set(transport.closed_early) == endless
+
+
+def test_a_failed_answer_does_not_wait_for_a_server_that_is_silent() -> None:
+    both = threading.Barrier(2)
+
+    def script(asked: Asked) -> Iterator[Step | Fault]:
+        both.wait(20)
+        if asked.prompt == "bad":
+            yield Fault("engine died", "INTERNAL")
+        asked.over.wait(60)
+
+    with ScriptedServer(script) as server, Client(server.url) as client:
+        with pytest.raises(ServerFailed, match="engine died"):
+            verify(client, ToyReference(), ["bad", "silent"], concurrency=2)
+        assert [asked.was_cancelled() for asked in server.asked if asked.prompt == "silent"] == [True]
 
 
 def test_the_default_prompts_are_20_different_ones() -> None:

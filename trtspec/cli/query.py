@@ -111,9 +111,9 @@ def _summary(result: Generation) -> str:
         parts.append(f"{usage.prompt_tokens} prompt and {usage.completion_tokens} new tokens")
     if spec := result.speculation:
         parts.append(
-            f"{spec.rounds} target calls, {spec.accepted} of {spec.proposed} draft tokens kept "
-            f"({spec.acceptance:.0%}), {spec.tokens_per_target_call:.2f} tokens a call"
+            f"{spec.rounds} rounds, {spec.accepted} of {spec.proposed} draft tokens kept "
+            f"({spec.acceptance:.0%}), {spec.tokens_per_target_call:.2f} tokens a target call"
         )
         if spec.off_reason:
-            parts.append(f"no speculation: {spec.off_reason}")
+            parts.append(f"drafting ended: {spec.off_reason}")
     return "; ".join(parts)
