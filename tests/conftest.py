@@ -1,4 +1,4 @@
-"""What all tests share: the demo pair, one torch thread, no network."""
+"""What all tests share: the demo pair, built and served once; one torch thread; no network."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("KMP_BLOCKTIME", "0")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+from collections.abc import Iterator
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from trtspec.build.pair import build
+from trtspec.engines.pair import EnginePair
+from trtspec.triton_repo.repository import write_repository
+from trtspec.triton_repo.server import FREE_PORTS, Server, serve
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -35,3 +41,20 @@ def _one_torch_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def built_pair(demo_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> EnginePair:
+    """The demo pair as engines for the cpu runtime."""
+    output = tmp_path_factory.mktemp("built") / "pair"
+    return build(demo_pair / "target", demo_pair / "draft", output, report=lambda line: None)
+
+
+@pytest.fixture(scope="session")
+def live_server(built_pair: EnginePair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A running server of the demo pair, from a repository that was moved after it was written."""
+    folder = tmp_path_factory.mktemp("served")
+    write_repository(built_pair, folder / "written")
+    repository = (folder / "written").rename(folder / "moved")
+    with serve(repository, FREE_PORTS) as server:
+        yield server

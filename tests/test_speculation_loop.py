@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,12 @@ from hypothesis import strategies as st
 from trtspec.triton_repo.speculation.detokenizer import Detokenizer
 from trtspec.triton_repo.speculation.loop import EngineCallError, Generation
 from trtspec.triton_repo.speculation.output import Delta, Output
-from trtspec.triton_repo.speculation.request import GenerationRequest, Limits, RequestError
+from trtspec.triton_repo.speculation.request import (
+    GenerationRequest,
+    Limits,
+    RequestError,
+    Sampling,
+)
 
 RULE = hashed_rule(50)
 REQUEST = GenerationRequest(prompt_ids=(1, 2, 3), max_tokens=40, num_draft_tokens=4, eos_ids=())
@@ -38,7 +44,7 @@ def generation(request: GenerationRequest, *, target=None, draft=None, draft_max
 
 
 def answer(request: GenerationRequest, **engines) -> Delta:
-    return sum(generation(request, **engines), Delta())
+    return sum(generation(request, **engines).deltas(), Delta())
 
 
 def ids(delta: Delta) -> list[int]:
@@ -110,7 +116,9 @@ def test_every_end_token_ends_the_answer() -> None:
 
 def test_text_that_may_begin_a_stop_string_is_held_back() -> None:
     whole = answer(REQUEST).text
-    deltas = list(generation(replace(REQUEST, stop_strings=(whole[10:13] + "?",), num_draft_tokens=0)))
+    deltas = list(
+        generation(replace(REQUEST, stop_strings=(whole[10:13] + "?",), num_draft_tokens=0)).deltas()
+    )
     assert "".join(delta.text for delta in deltas) == whole
     sent = ""
     for delta in deltas[:-1]:
@@ -127,14 +135,14 @@ def test_one_target_call_serves_an_answer_without_draft() -> None:
 def test_a_round_takes_one_draft_and_one_target_call() -> None:
     target, draft = TargetDouble(RULE), TargetDouble(RULE)
     made = generation(replace(REQUEST, max_tokens=10), target=target, draft=draft)
-    assert len(ids(sum(made, Delta()))) == 10
+    assert len(ids(sum(made.deltas(), Delta()))) == 10
     assert [len(call.draft_ids) for call in target.calls] == [4, 4]
     assert len(draft.calls) == 2
 
 
 def test_rounds_and_acceptance_are_counted() -> None:
     made = generation(replace(REQUEST, max_tokens=11), draft=TargetDouble(mostly(RULE, 5)))
-    list(made)
+    list(made.deltas())
     # The prompt has 3 tokens and the draft is wrong for the token after 5, 10, … of them: rounds
     # keep 2, 4 and 2 of 4, 4 and 2 draft tokens and add one each.
     found = made.speculation
@@ -144,20 +152,20 @@ def test_rounds_and_acceptance_are_counted() -> None:
 
 def test_a_failing_draft_leaves_the_answer_and_says_so() -> None:
     made = generation(REQUEST, draft=FailingDouble(TargetDouble(RULE), good_calls=2))
-    assert sum(made, Delta()) == answer(replace(REQUEST, num_draft_tokens=0))
+    assert sum(made.deltas(), Delta()) == answer(replace(REQUEST, num_draft_tokens=0))
     assert made.speculation.off_reason == "the draft failed: draft: gone"
 
 
 def test_a_silent_draft_leaves_the_answer_and_says_so() -> None:
     made = generation(REQUEST, draft=silent_double)
-    assert sum(made, Delta()) == answer(replace(REQUEST, num_draft_tokens=0))
+    assert sum(made.deltas(), Delta()) == answer(replace(REQUEST, num_draft_tokens=0))
     assert made.speculation.off_reason == "the draft returned no tokens"
 
 
 def test_speculation_ends_where_the_draft_engine_does() -> None:
     draft = TargetDouble(RULE)
     made = generation(REQUEST, draft=draft, draft_max_seq_len=20)
-    assert sum(made, Delta()) == answer(replace(REQUEST, num_draft_tokens=0))
+    assert sum(made.deltas(), Delta()) == answer(replace(REQUEST, num_draft_tokens=0))
     assert all(len(call.input_ids) + call.max_new_tokens <= 20 for call in draft.calls)
     assert "20 tokens" in made.speculation.off_reason
 
@@ -165,7 +173,7 @@ def test_speculation_ends_where_the_draft_engine_does() -> None:
 def test_a_failing_target_ends_the_answer_with_its_message() -> None:
     target = FailingDouble(TargetDouble(RULE), good_calls=1)
     with pytest.raises(EngineCallError, match="gone"):
-        list(generation(REQUEST, target=target))
+        list(generation(REQUEST, target=target).deltas())
 
 
 def test_closing_early_closes_the_call_in_flight() -> None:
@@ -177,7 +185,7 @@ def test_closing_early_closes_the_call_in_flight() -> None:
         finally:
             closed.append(True)
 
-    deltas = iter(generation(replace(REQUEST, num_draft_tokens=0), target=target))
+    deltas = generation(replace(REQUEST, num_draft_tokens=0), target=target).deltas()
     next(deltas)
     assert not closed
     deltas.close()
@@ -200,6 +208,13 @@ def test_an_engine_that_stops_by_itself_ends_the_answer() -> None:
         ({"min_tokens": 41}, "min_tokens is 41"),
         ({"num_draft_tokens": 9}, "built for 0 to 8"),
         ({"stop_strings": ("",)}, "empty string"),
+        ({"sampling": Sampling(temperature=-0.1)}, "temperature is -0.1, expected a number from 0 to inf"),
+        ({"sampling": Sampling(temperature=math.nan)}, "temperature is nan"),
+        ({"sampling": Sampling(top_p=1.5)}, "top_p is 1.5"),
+        ({"sampling": Sampling(top_k=-1)}, "top_k is -1"),
+        ({"sampling": Sampling(repetition_penalty=0.0)}, "repetition_penalty is 0.0"),
+        ({"sampling": Sampling(presence_penalty=math.inf)}, "presence_penalty is inf"),
+        ({"max_tokens": 0, "prompt_ids": ()}, "no tokens.*; max_tokens is 0"),
     ],
 )
 def test_what_cannot_be_served_is_refused(change, message) -> None:

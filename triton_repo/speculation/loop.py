@@ -20,7 +20,14 @@ from .request import GenerationRequest
 
 
 class EngineCallError(Exception):
-    """An engine that did not answer a call; the message says which and why."""
+    """An engine that did not answer a call; the message says which and why.
+
+    `refused`: it could not be asked like this; else it failed.
+    """
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        super().__init__(message)
+        self.refused = refused
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,7 @@ class Speculation:
 
 
 class Generation:
-    """One answer in the making: iterate over its deltas, then read `speculation`."""
+    """One answer in the making: take its deltas, then read `speculation`."""
 
     def __init__(
         self,
@@ -112,7 +119,8 @@ class Generation:
         self._ids = np.empty(len(request.prompt_ids) + request.max_tokens, np.int32)
         self._ids[: len(request.prompt_ids)] = request.prompt_ids
 
-    def __iter__(self) -> Iterator[Delta]:
+    def deltas(self) -> Generator[Delta, None, None]:
+        """Yield what becomes certain, round by round; closing the generator ends a call in flight."""
         if self._request.echo:
             yield Delta(text=self._request.echo)
         while not self._output.finish_reason:

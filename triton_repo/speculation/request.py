@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -40,6 +42,20 @@ class Sampling:
     # Added to the logits, shape [vocab_size], float32.
     bias_V: NDArray[np.float32] | None = None
     bad_words: tuple[tuple[int, ...], ...] = ()
+
+    def faults(self) -> Iterator[str]:
+        """Yield what no engine can do, in the public model's names."""
+        ranges: tuple[tuple[str, float | None, float, float], ...] = (
+            ("temperature", self.temperature, 0, math.inf),
+            ("top_k", self.top_k, 0, math.inf),
+            ("top_p", self.top_p, 1e-6, 1),
+            ("repetition_penalty", self.repetition_penalty, 1e-6, math.inf),
+            ("presence_penalty", self.presence_penalty, -math.inf, math.inf),
+            ("frequency_penalty", self.frequency_penalty, -math.inf, math.inf),
+        )
+        for name, value, low, high in ranges:
+            if value is not None and not (low <= value <= high and math.isfinite(value)):
+                yield f"{name} is {value}, expected a number from {low} to {high}"
 
     @property
     def greedy(self) -> bool:
@@ -92,6 +108,7 @@ class GenerationRequest:
             ),
             ("" in self.stop_strings, "stop_words holds an empty string; leave it out"),
         )
-        for wrong, message in checks:
-            if wrong:
-                raise RequestError(message)
+        faults = [message for wrong, message in checks if wrong]
+        faults += self.sampling.faults()
+        if faults:
+            raise RequestError("; ".join(faults))

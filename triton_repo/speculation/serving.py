@@ -11,6 +11,7 @@ import secrets
 import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ class TritonPythonModel:
                 self._threads.submit(self._serve, request)
             else:
                 message = f"busy: {self._capacity} requests are in flight; try again later"
-                _send_error(request.get_response_sender(), message)
+                _send_error(request.get_response_sender(), message, pb.TritonError.UNAVAILABLE)
 
     def finalize(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -72,11 +73,15 @@ class TritonPythonModel:
         sender = request.get_response_sender()
         try:
             self._answer(Inputs(request), sender)
-        except (RequestError, EngineCallError) as error:
-            _send_error(sender, str(error))
+        except RequestError as error:
+            _send_error(sender, str(error), pb.TritonError.INVALID_ARG)
+        except EngineCallError as error:
+            code = pb.TritonError.INVALID_ARG if error.refused else pb.TritonError.INTERNAL
+            _send_error(sender, str(error), code)
         except Exception as error:
             pb.Logger.log_error(f"tensorrt_llm_bls: {type(error).__name__}: {error}")
-            _send_error(sender, f"internal error: {type(error).__name__}; see the server's log")
+            message = f"internal error: {type(error).__name__}; see the server's log"
+            _send_error(sender, message, pb.TritonError.INTERNAL)
         finally:
             self._free.release()
 
@@ -99,14 +104,18 @@ class TritonPythonModel:
         )
         streams = inputs.flag("stream")
         unsent = Delta()
-        for delta in generation:
-            if calls.cancelled():
-                sender.send(flags=FINAL)
-                return
-            unsent += delta
-            if streams and not delta.finish_reason and (unsent.text or unsent.tokens):
-                sender.send(pb.InferenceResponse(delta_tensors(unsent, request)))
-                unsent = Delta()
+        # Closed before the last response: Triton takes nothing that belongs to an answer after it.
+        with closing(generation.deltas()) as deltas:
+            for delta in deltas:
+                if calls.cancelled():
+                    break
+                unsent += delta
+                if streams and not delta.finish_reason and (unsent.text or unsent.tokens):
+                    sender.send(pb.InferenceResponse(delta_tensors(unsent, request)))
+                    unsent = Delta()
+        if calls.cancelled():
+            sender.send(flags=FINAL)
+            return
         usage = usage_tensors(request, output, generation.speculation)
         sender.send(pb.InferenceResponse([*delta_tensors(unsent, request), *usage]), flags=FINAL)
 
@@ -141,7 +150,9 @@ class _Calls:
             try:
                 for response in responses:
                     if response.has_error():
-                        raise EngineCallError(f"{name}: {response.error().message()}")
+                        error = response.error()
+                        refused = error.code() == pb.TritonError.INVALID_ARG
+                        raise EngineCallError(f"{name}: {error.message()}", refused=refused)
                     if response.output_tensors():
                         yield read_reply(response)
                 complete = True
@@ -170,5 +181,5 @@ def _infer(name: str, request_id: str, inputs: list[Any], outputs: list[str]) ->
         raise EngineCallError(f"{name}: {error}") from error
 
 
-def _send_error(sender: Any, message: str) -> None:
-    sender.send(pb.InferenceResponse(error=pb.TritonError(message)), flags=FINAL)
+def _send_error(sender: Any, message: str, code: int) -> None:
+    sender.send(pb.InferenceResponse(error=pb.TritonError(message, code)), flags=FINAL)
