@@ -31,8 +31,10 @@ _CHANNEL = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
-# Triton then ends a failed stream with the error's status; without it there is only a message.
-_METADATA = (("triton_grpc_error", "true"),)
+# How our public model begins the message of what went wrong on its side. Triton could end a failed
+# stream with a status instead (`triton_grpc_error`), but doing so crashed servers up to release 26.03
+# (a use after free in the gRPC frontend, triton-inference-server/server#8708).
+_FAILED = "failed: "
 
 _REFUSALS = {
     *("INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "OUT_OF_RANGE", "UNIMPLEMENTED"),
@@ -51,9 +53,7 @@ class GrpcTransport:
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def stream(self, request: InferRequest) -> GrpcResponses:
-        call = self._stub.ModelStreamInfer(
-            iter((encode(request),)), timeout=request.timeout_s, metadata=_METADATA
-        )
+        call = self._stub.ModelStreamInfer(iter((encode(request),)), timeout=request.timeout_s)
         return GrpcResponses(self.address, request, call)
 
     def health(self, model: str, timeout_s: float) -> Health:
@@ -89,7 +89,7 @@ class GrpcResponses:
         except grpc.RpcError:
             raise self._failure(self._call.code().name, self._call.details() or "") from None
         if message.error_message:
-            self.close()
+            self._hang_up()
             raise self._failure("", message.error_message)
         self._begun = True
         final = is_final(message.infer_response)
@@ -141,7 +141,7 @@ def _explain(status: str, details: str, *, begun: bool) -> tuple[type[CallFailed
         return StreamBroken, f"the answer broke off: {details}; ask again if the server is well"
     if status in _CONNECTION:
         return ConnectionFailed, f"no server took the request: {details}; is `trtspec serve` running there?"
-    # Triton gives no status for what it refuses before a model sees it, such as an unknown model.
-    if status in _REFUSALS or (not status and not begun):
-        return RequestRefused, f"refused: {details}"
-    return ServerFailed, f"the server failed: {details}; look into its log"
+    failed = begun or details.startswith(_FAILED)
+    if status in _REFUSALS or (not status and not failed):
+        return RequestRefused, f"refused: {details.removeprefix('refused: ')}"
+    return ServerFailed, f"the server failed: {details.removeprefix(_FAILED)}; look into its log"

@@ -74,14 +74,12 @@ class TritonPythonModel:
         try:
             self._answer(Inputs(request), sender)
         except RequestError as error:
-            _send_error(sender, str(error), pb.TritonError.INVALID_ARG)
+            _refuse(sender, str(error))
         except EngineCallError as error:
-            code = pb.TritonError.INVALID_ARG if error.refused else pb.TritonError.INTERNAL
-            _send_error(sender, str(error), code)
+            _refuse(sender, str(error)) if error.refused else _fail(sender, str(error))
         except Exception as error:
             pb.Logger.log_error(f"tensorrt_llm_bls: {type(error).__name__}: {error}")
-            message = f"internal error: {type(error).__name__}; see the server's log"
-            _send_error(sender, message, pb.TritonError.INTERNAL)
+            _fail(sender, f"{type(error).__name__} in tensorrt_llm_bls; see the server's log")
         finally:
             self._free.release()
 
@@ -179,6 +177,15 @@ def _infer(name: str, request_id: str, inputs: list[Any], outputs: list[str]) ->
         return request.exec(decoupled=True)
     except pb.TritonModelException as error:
         raise EngineCallError(f"{name}: {error}") from error
+
+
+# The first word tells a gRPC client whose fault it is: of an error in a stream it sees only the text.
+def _refuse(sender: Any, message: str) -> None:
+    _send_error(sender, f"refused: {message}", pb.TritonError.INVALID_ARG)
+
+
+def _fail(sender: Any, message: str) -> None:
+    _send_error(sender, f"failed: {message}", pb.TritonError.INTERNAL)
 
 
 def _send_error(sender: Any, message: str, code: int) -> None:
