@@ -58,3 +58,5 @@ def live_server(built_pair: EnginePair, tmp_path_factory: pytest.TempPathFactory
     repository = (folder / "written").rename(folder / "moved")
     with serve(repository, FREE_PORTS) as server:
         yield server
+    # No request that a test left is in flight: Triton would have waited for it until it was killed.
+    assert server.stopped_cleanly

@@ -144,7 +144,6 @@ class _Calls:
         def call_engine(call: Call) -> Generator[Reply, None, None]:
             request_id = secrets.token_hex(8)
             responses = _infer(name, request_id, [*self._shared, *call_tensors(call)], call_outputs(call))
-            complete = False
             try:
                 for response in responses:
                     if response.has_error():
@@ -153,20 +152,23 @@ class _Calls:
                         raise EngineCallError(f"{name}: {error.message()}", refused=refused)
                     if response.output_tensors():
                         yield read_reply(response)
-                complete = True
+            except GeneratorExit:
+                self._stop(name, request_id)
+                raise
             finally:
-                self._ended.append(responses)
-                if not complete:
-                    self._stop(name, request_id)
+                self._end(responses)
 
         return call_engine
 
     def _stop(self, name: str, request_id: str) -> None:
         """End a call in flight: the same id, with `stop` set, as TensorRT-LLM's backend has it."""
-        responses = _infer(name, request_id, stop_tensors(), ["output_ids"])
-        self._ended.append(responses)
+        self._end(_infer(name, request_id, stop_tensors(), ["output_ids"]))
+
+    def _end(self, responses: Any) -> None:
+        # To its end: Triton counts a call whose responses were not all taken as in flight for ever.
         for _ in responses:
             pass
+        self._ended.append(responses)
 
 
 def _infer(name: str, request_id: str, inputs: list[Any], outputs: list[str]) -> Any:
