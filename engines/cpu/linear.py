@@ -43,9 +43,9 @@ def _mkl(weight_NK: Tensor, bias_N: Tensor | None) -> Linear:
     shape = weight_NK.new_empty(1, 1).expand(weight_NK.shape)  # the operator reads only its size
 
     def rows(x: Tensor) -> Tensor:
-        if len(x) == 1 and weight_size < _SMALL:
+        if x.shape[0] == 1 and weight_size < _SMALL:
             return product(x.repeat(2, 1), packed, shape, bias_N, 2)[:1]
-        return product(x, packed, shape, bias_N, len(x))
+        return product(x, packed, shape, bias_N, x.shape[0])
 
     return rows
 

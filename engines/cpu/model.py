@@ -1,7 +1,7 @@
 """The forward pass of Llama, Mistral, Qwen2 and Qwen3 over a preallocated key-value cache.
 
-Shapes: R rows (tokens of all segments), H query heads, K key-value heads, G = H / K, D head size,
-L cached positions, V vocabulary.
+Shapes: R rows (tokens of all segments), H query heads, K key-value heads, G = H / K, B batch of an
+attention (rows or groups), T cached positions, D head size, V vocabulary.
 
 Two rearrangements at load time leave the function unchanged and make a pass cheaper:
 - within a query or key head the two halves of RoPE's coordinates are interleaved, so that the
@@ -55,16 +55,17 @@ class _Layer:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Rows of one segment that attend in the same way.
+    """Rows of one segment that attend in the same way, and their part of the cache, layer by layer.
 
-    `rows` of the pass stand at positions start, start + 1, … and see keys [0, keys) through `mask`
-    (None: causal from position 0). Rows that yield logits attend one by one.
+    `rows` of the pass are written to `written` and see `keys` and `values` through `mask` (None:
+    causal from position 0). Rows that yield logits attend one by one: as a batch of rows whose
+    queries are the G groups; else the groups are the batch, and the rows the queries.
     """
 
-    slot: int
     rows: slice
-    start: int
-    keys: int
+    written: Sequence[Tensor]
+    keys: Sequence[Tensor]
+    values: Sequence[Tensor]
     mask: Tensor | None
     one_by_one: bool
 
@@ -93,7 +94,6 @@ class Model:
         # Zeros, so that masked keys are finite; the pages are touched only when a slot grows into them.
         shape = (architecture.layers, 2 * architecture.kv_heads, keys, architecture.head_dim)
         self._cache = [torch.zeros(shape, dtype=dtype) for _ in range(slots)]
-        self._layer_caches = [cache.unbind() for cache in self._cache]
 
     def copy_prefix(self, source: int, destination: int, length: int) -> None:
         """Copy the first `length` cached positions of one slot to another."""
@@ -125,13 +125,28 @@ class Model:
             tested = end - segment.logit_rows
             if split > first:
                 mask = self._mask(segment.start, tested, tested) if segment.start else None
-                spans.append(_Span(segment.slot, slice(first, split), segment.start, tested, mask, False))
+                spans.append(self._span(segment, slice(first, split), segment.start, tested, mask))
             if segment.logit_rows:
-                keys = _key_blocks(end)
-                mask = self._mask(tested, end, keys)[:, None, None]
-                spans.append(_Span(segment.slot, slice(split, len(positions)), tested, keys, mask, True))
+                mask = self._mask(tested, end, _key_blocks(end))[:, None, None]
+                spans.append(
+                    self._span(segment, slice(split, len(positions)), tested, _key_blocks(end), mask)
+                )
             wanted += range(split, len(positions))
         return spans, torch.tensor(positions), wanted
+
+    def _span(self, segment: Segment, rows: slice, start: int, keys: int, mask: Tensor | None) -> _Span:
+        cache, kv_heads = self._cache[segment.slot], self._arch.kv_heads
+        one_by_one = mask is not None and mask.dim() == 4
+        batch = rows.stop - rows.start if one_by_one else self._arch.heads // kv_heads
+        shared = cache[:, None, :, :keys].expand(-1, batch, -1, -1, -1)
+        return _Span(
+            rows=rows,
+            written=cache[:, :, start : start + rows.stop - rows.start].unbind(),
+            keys=shared[:, :, :kv_heads].unbind(),
+            values=shared[:, :, kv_heads:].unbind(),
+            mask=mask,
+            one_by_one=one_by_one,
+        )
 
     def _mask(self, start: int, end: int, keys: int) -> Tensor:
         """Return the additive mask [end - start, keys] of the rows at those positions."""
@@ -150,10 +165,8 @@ class Model:
         q, kv = qkv[:, :heads], qkv[:, heads:].transpose(0, 1)
         attended = []
         for span in spans:
-            cache = self._layer_caches[span.slot][index]
-            rows, start = span.rows, span.start
-            cache[:, start : start + rows.stop - rows.start] = kv[:, rows]
-            attended.append(_attend(q[rows], cache[:kv_heads], cache[kv_heads:], span))
+            span.written[index].copy_(kv[:, span.rows])
+            attended.append(_attend(q[span.rows], span.keys[index], span.values[index], span))
         return layer.output(attended[0] if len(attended) == 1 else torch.cat(attended))
 
     def _mlp(self, layer: _Layer, x: Tensor) -> Tensor:
@@ -176,24 +189,19 @@ def _rotate(qk_RHD: Tensor, rotations_R1D2: Tensor) -> None:
         qk_RHD.copy_(exact)
 
 
-def _attend(q_RHD: Tensor, keys_KTD: Tensor, values_KTD: Tensor, span: _Span) -> Tensor:
+def _attend(q_RHD: Tensor, keys_BKTD: Tensor, values_BKTD: Tensor, span: _Span) -> Tensor:
     """Return the attention of the span's rows, [R, H · D]; key-value heads are shared without copies."""
     rows, _, head_dim = q_RHD.shape
-    kv_heads = keys_KTD.shape[0]
-    q_RGKD = q_RHD.view(rows, -1, kv_heads, head_dim)
-    # As a batch of rows the groups are the queries; else the groups are the batch and the rows the queries.
-    order = (0, 2, 1, 3) if span.one_by_one else (1, 2, 0, 3)
-    q = q_RGKD.permute(order)
-    shared = (q.shape[0], kv_heads, span.keys, head_dim)
+    q_RGKD = q_RHD.view(rows, -1, keys_BKTD.shape[1], head_dim)
     attended = F.scaled_dot_product_attention(
-        q,
-        keys_KTD[:, : span.keys].expand(shared),
-        values_KTD[:, : span.keys].expand(shared),
+        q_RGKD.permute(0, 2, 1, 3) if span.one_by_one else q_RGKD.permute(1, 2, 0, 3),
+        keys_BKTD,
+        values_BKTD,
         attn_mask=span.mask,
         is_causal=span.mask is None,
     )
-    back = (0, 2, 1, 3) if span.one_by_one else (2, 0, 1, 3)
-    return attended.permute(back).reshape(rows, -1)
+    back = attended.permute(0, 2, 1, 3) if span.one_by_one else attended.permute(2, 0, 1, 3)
+    return back.reshape(rows, -1)
 
 
 def _ends(arch: Architecture, weights: Weights) -> tuple[Tensor, Linear]:
