@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -29,6 +30,8 @@ from .tensors import Reply, flag, read_request
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 _STOP_TIMEOUT_S = 10.0
+# TensorRT-LLM's own default: asking costs a round trip to the server for each request in flight.
+_CANCELLATION_CHECK_S = 0.1
 
 
 class _Caller:
@@ -72,6 +75,7 @@ class TritonPythonModel:
         self._engine = Engine(Path(args["model_repository"], args["model_version"], "engine"))
         self._callers: dict[Sequence, _Caller] = {}
         self._arrived: SimpleQueue[Any] = SimpleQueue()
+        self._next_cancellation_check = 0.0
         self._thread = Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -95,7 +99,9 @@ class TritonPythonModel:
         self._fail_all("the model is being unloaded")
 
     def _step(self) -> None:
-        self._drop_cancelled()
+        if time.monotonic() >= self._next_cancellation_check:
+            self._drop_cancelled()
+            self._next_cancellation_check = time.monotonic() + _CANCELLATION_CHECK_S
         for sequence, chunk in self._engine.step():
             caller = self._callers.pop(sequence) if chunk.finished else self._callers[sequence]
             caller.send(chunk)
