@@ -108,7 +108,8 @@ def _check_pair(target: Checkpoint, draft: Checkpoint, report: Report) -> PairRe
 def _lengths(target: Checkpoint, draft: Checkpoint, options: BuildOptions) -> tuple[int, int]:
     """Return how many tokens the target and the draft engine hold."""
     context = _context(target)
-    wanted = options.max_seq_len or min(context, DEFAULT_MAX_SEQ_LEN)
+    default = min(context, DEFAULT_MAX_SEQ_LEN)
+    wanted = default if options.max_seq_len is None else options.max_seq_len
     faults = (
         (not 1 < wanted <= context, f"max_seq_len is {wanted}, the target's context is {context} tokens"),
         (options.max_draft_len < 1, f"max_draft_len is {options.max_draft_len}, expected at least 1"),

@@ -7,10 +7,13 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
-import trtspec
 from trtspec.errors import OutputError
+
+# One by one: in an editable install each lies in a folder of its own.
+PACKAGES = ("trtspec", "trtspec.build", "trtspec.engines", "trtspec.triton_repo", "trtspec.client")
 
 
 @contextmanager
@@ -30,6 +33,11 @@ def publish(output: Path) -> Iterator[Path]:
         yield partial
         make_readable(partial)
         partial.rename(output)
+    except OSError as error:
+        where = error.filename or output
+        raise OutputError(
+            f"{where}: {error.strerror} while {output} was written; nothing of it is left"
+        ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -38,9 +46,15 @@ def check_output(output: Path) -> None:
     """Raise OutputError when a new folder cannot be published as `output`."""
     if output.exists() or output.is_symlink():
         raise OutputError(f"{output}: exists already; remove it or choose another --output")
-    for package in trtspec.__path__:
-        if output.resolve().is_relative_to(Path(package).resolve()):
-            raise OutputError(f"{output}: lies inside trtspec itself; choose an --output outside {package}")
+    for folder in source_folders():
+        if output.resolve().is_relative_to(folder):
+            raise OutputError(f"{output}: lies inside trtspec itself; choose an --output outside {folder}")
+
+
+def source_folders() -> list[Path]:
+    """Return the folders of trtspec's packages, which never receive output."""
+    specs = [find_spec(name) for name in PACKAGES]
+    return [Path(path).resolve() for spec in specs if spec for path in spec.submodule_search_locations or ()]
 
 
 def make_readable(folder: Path) -> None:

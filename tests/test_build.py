@@ -1,0 +1,246 @@
+"""Two checkpoints in, an engine pair out; or a clear line and nothing written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from trtspec.build.pair import BuildOptions, build
+from trtspec.cli import main
+from trtspec.engines.pair import EnginePair, open_pair
+from trtspec.errors import BuildError, CheckpointError, EngineError, OutputError, PairError
+
+
+@pytest.fixture
+def pair_folder(demo_pair: Path, tmp_path: Path) -> Path:
+    """A copy of the demo pair's checkpoints, to be damaged."""
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(demo_pair, folder)
+    return folder
+
+
+def build_in(folder: Path, options: BuildOptions | None = None) -> EnginePair:
+    return build(folder / "target", folder / "draft", folder / "pair", options, report=lambda line: None)
+
+
+def edit(file: Path, **changes: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def leftovers(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} - {"target", "draft", "README.md", "LICENSE-PYTHON.txt"}
+
+
+def test_an_engine_holds_the_checkpoints_weights(built_pair: EnginePair, demo_pair: Path) -> None:
+    for name in ("target", "draft"):
+        built = load_file(built_pair.path / name / "model.safetensors")
+        source = load_file(demo_pair / name / "model.safetensors")
+        assert built.keys() == source.keys()
+        assert all(built[key].equal(source[key]) for key in source)
+
+
+def test_the_manifest_says_what_the_pair_is(built_pair: EnginePair) -> None:
+    manifest = built_pair.manifest
+    assert manifest.runtime == "cpu"
+    assert manifest.vocab_size == 4096
+    assert manifest.eos_token_ids == (2,)
+    assert (manifest.target.parameters, manifest.draft.parameters) == (12_853_504, 721_280)
+    assert manifest.target.settings.max_seq_len == 2048
+    digest = subprocess.run(
+        ["sha256sum", built_pair.target / "model.safetensors"], capture_output=True, text=True, check=True
+    )
+    assert manifest.target.files["model.safetensors"] == digest.stdout.split()[0]
+
+
+def test_the_same_inputs_give_the_same_bytes(built_pair: EnginePair, pair_folder: Path) -> None:
+    again = build_in(pair_folder)
+    files = {path.relative_to(again.path) for path in again.path.rglob("*") if path.is_file()}
+    assert files == {p.relative_to(built_pair.path) for p in built_pair.path.rglob("*") if p.is_file()}
+    assert all((again.path / file).read_bytes() == (built_pair.path / file).read_bytes() for file in files)
+
+
+def test_every_user_may_read_a_pair(built_pair: EnginePair) -> None:
+    modes = {path.stat().st_mode & 0o777 for path in built_pair.path.rglob("*")}
+    assert modes == {0o644, 0o755}
+
+
+def test_saving_over_the_source_does_not_change_the_engine(pair_folder: Path) -> None:
+    pair = build_in(pair_folder)
+    before = (pair.target / "model.safetensors").read_bytes()
+    with (pair_folder / "target" / "model.safetensors").open("r+b") as file:
+        file.write(b"\0" * 100)
+    assert (pair.target / "model.safetensors").read_bytes() == before
+
+
+def test_all_ends_of_text_that_the_files_name_end_an_answer(pair_folder: Path) -> None:
+    edit(pair_folder / "target" / "generation_config.json", eos_token_id=[7, 9])
+    pair = build_in(pair_folder)
+    assert pair.manifest.eos_token_ids == (7, 9, 2)
+    assert "eos.sources" in pair.manifest.repairs
+    for engine in (pair.target, pair.draft):
+        assert json.loads((engine / "generation_config.json").read_text())["eos_token_id"] == [7, 9, 2]
+
+
+def truncate(folder: Path) -> None:
+    file = folder / "target" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1000])
+
+
+def drop_shard(folder: Path) -> None:
+    target = folder / "target"
+    names = load_file(target / "model.safetensors")
+    (target / "model.safetensors").unlink()
+    index = {"weight_map": dict.fromkeys(names, "model-00001-of-00001.safetensors")}
+    (target / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def pickle_only(folder: Path) -> None:
+    (folder / "draft" / "model.safetensors").rename(folder / "draft" / "pytorch_model.bin")
+
+
+def other_tokenizer(folder: Path) -> None:
+    file = folder / "draft" / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    vocab = tokenizer["model"]["vocab"]
+    words = [word for word, i in vocab.items() if i in (300, 301)]
+    vocab[words[0]], vocab[words[1]] = vocab[words[1]], vocab[words[0]]
+    file.write_text(json.dumps(tokenizer))
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "message"),
+    [
+        (lambda folder: shutil.rmtree(folder / "target"), CheckpointError, "target: not a folder"),
+        (
+            lambda folder: (folder / "target" / "config.json").unlink(),
+            CheckpointError,
+            "config.json: missing",
+        ),
+        (truncate, CheckpointError, "truncated"),
+        (drop_shard, CheckpointError, "1 shard.* missing"),
+        (pickle_only, CheckpointError, "draft: pickled"),
+        (other_tokenizer, PairError, "different text to the two models: 2"),
+        (lambda folder: (folder / "pair").mkdir(), OutputError, "pair: exists already"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_and_nothing_is_written(
+    pair_folder: Path, damage, error, message
+) -> None:
+    damage(pair_folder)
+    before = leftovers(pair_folder)
+    with pytest.raises(error, match=message):
+        build_in(pair_folder)
+    assert leftovers(pair_folder) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (BuildOptions(max_seq_len=4096), "max_seq_len is 4096, the target's context is 2048"),
+        (BuildOptions(max_seq_len=0), "max_seq_len is 0"),
+        (BuildOptions(max_draft_len=0), "max_draft_len is 0"),
+        (BuildOptions(max_batch_size=0), "max_batch_size is 0"),
+    ],
+)
+def test_options_out_of_range_are_refused(pair_folder: Path, options: BuildOptions, message: str) -> None:
+    with pytest.raises(BuildError, match=message):
+        build_in(pair_folder, options)
+    assert not leftovers(pair_folder)
+
+
+def test_output_inside_trtspec_is_refused(pair_folder: Path) -> None:
+    import trtspec.build
+
+    output = Path(trtspec.build.__path__[0]) / "pair"
+    with pytest.raises(OutputError, match="lies inside trtspec"):
+        build(pair_folder / "target", pair_folder / "draft", output)
+
+
+def test_an_interrupted_build_leaves_nothing(demo_pair: Path, tmp_path: Path) -> None:
+    output = tmp_path / "pair"
+    command = [sys.executable, "-m", "trtspec", "build", demo_pair / "target", demo_pair / "draft"]
+    process = subprocess.Popen([*command, "--output", output], stderr=subprocess.PIPE, text=True)
+    while not list(tmp_path.glob(".pair.*.partial")) and process.poll() is None:
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr.endswith("trtspec: interrupted\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_no_whole_pair_is_refused(built_pair: EnginePair, tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="no such folder"):
+        open_pair(tmp_path / "nothing")
+    with pytest.raises(EngineError, match=r"no trtspec\.json"):
+        open_pair(tmp_path)
+    copy = tmp_path / "copy"
+    shutil.copytree(built_pair.path, copy)
+    (copy / "draft" / "config.json").unlink()
+    with pytest.raises(EngineError, match=r"1 files of the manifest are missing, first draft/config\.json"):
+        open_pair(copy)
+    (copy / "trtspec.json").write_text("{")
+    with pytest.raises(EngineError, match="not JSON"):
+        open_pair(copy)
+    edit_manifest = json.loads((built_pair.path / "trtspec.json").read_text()) | {"surprise": 1}
+    (copy / "trtspec.json").write_text(json.dumps(edit_manifest))
+    with pytest.raises(EngineError, match="first surprise: Extra inputs"):
+        open_pair(copy)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    try:
+        main([str(argument) for argument in arguments])
+        code = 0
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_the_command_builds_and_prints_the_manifest(
+    pair_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = pair_folder / "pair"
+    code, out, err = run(
+        capsys, "build", pair_folder / "target", pair_folder / "draft", "--output", output, "--json"
+    )
+    assert (code, err) == (0, "")
+    assert json.loads(out) == json.loads((output / "trtspec.json").read_text())
+
+
+def test_the_command_says_in_one_line_what_is_wrong(
+    pair_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, "build", pair_folder, pair_folder, "--output", pair_folder / "pair")
+    assert (code, out) == (1, "")
+    assert err.startswith("trtspec: ")
+    assert err.count("\n") == 1
+
+
+def test_the_command_needs_an_output(pair_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "build", pair_folder / "target", pair_folder / "draft")
+    assert code == 2
+    assert "--output" in err
+
+
+def test_disk_full_is_a_clear_line(demo_pair: Path, tmp_path: Path) -> None:
+    """Files larger than the limit of the process cannot be written, as on a full disk."""
+    command = [sys.executable, "-m", "trtspec", "build", demo_pair / "target", demo_pair / "draft"]
+    script = f"ulimit -f 1000; trap '' XFSZ; exec {' '.join(map(str, command))} --output {tmp_path / 'pair'}"
+    found = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=False, env=os.environ | {"LC_ALL": "C"}
+    )
+    assert found.returncode == 1
+    assert "File too large while" in found.stderr
+    assert "Traceback" not in found.stderr
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,163 @@
+"""The generated repository: the contract's tensors, ours apart, and nothing outside the folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup
+
+from trtspec.cli import main
+from trtspec.engines.pair import EnginePair
+from trtspec.errors import OutputError, RepositoryError
+from trtspec.triton_repo import contract
+from trtspec.triton_repo.repository import RepositoryOptions, write_repository
+
+MODELS = ("tensorrt_llm_bls", "tensorrt_llm", "tensorrt_llm_draft")
+
+# What clients and engines of NVIDIA's recipe rely on, written down by hand from the templates of
+# TensorRT-LLM 1.2: type, dims, optional, reshaped to a scalar, ragged.
+NVIDIA_ENGINE_INPUTS = {
+    "input_ids": ("TYPE_INT32", [-1], True, False, True),
+    "input_lengths": ("TYPE_INT32", [1], False, True, False),
+    "request_output_len": ("TYPE_INT32", [1], False, True, False),
+    "draft_input_ids": ("TYPE_INT32", [-1], True, False, True),
+    "draft_logits": ("TYPE_FP32", [-1, -1], True, False, True),
+    "draft_acceptance_threshold": ("TYPE_FP32", [1], True, True, False),
+    "end_id": ("TYPE_INT32", [1], True, True, False),
+    "stop_words_list": ("TYPE_INT32", [2, -1], True, False, True),
+    "bad_words_list": ("TYPE_INT32", [2, -1], True, False, True),
+    "embedding_bias": ("TYPE_FP32", [-1], True, False, True),
+    "runtime_top_k": ("TYPE_INT32", [1], True, True, False),
+    "runtime_top_p": ("TYPE_FP32", [1], True, True, False),
+    "temperature": ("TYPE_FP32", [1], True, True, False),
+    "seed": ("TYPE_UINT64", [1], True, True, False),
+    "streaming": ("TYPE_BOOL", [1], True, True, False),
+    "stop": ("TYPE_BOOL", [1], True, True, False),
+}
+NVIDIA_PUBLIC_INPUTS = {
+    "max_tokens": ("TYPE_INT32", [1], False, False, False),
+    "stop_words": ("TYPE_STRING", [-1], True, False, False),
+    "num_draft_tokens": ("TYPE_INT32", [1], True, False, False),
+    "use_draft_logits": ("TYPE_BOOL", [1], True, True, False),
+    "return_log_probs": ("TYPE_BOOL", [1], True, True, False),
+    "stream": ("TYPE_BOOL", [1], True, False, False),
+    "seed": ("TYPE_UINT64", [1], True, False, False),
+    "temperature": ("TYPE_FP32", [1], True, False, False),
+    "embedding_bias_words": ("TYPE_STRING", [-1], True, False, False),
+    "exclude_input_in_output": ("TYPE_BOOL", [1], True, False, False),
+}
+
+
+@pytest.fixture(scope="module")
+def repository(built_pair: EnginePair, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_repository(built_pair, tmp_path_factory.mktemp("repository") / "repo")
+
+
+def config(repository: Path, model: str) -> ModelConfig:
+    return text_format.Parse((repository / model / "config.pbtxt").read_text(), ModelConfig())
+
+
+def inputs(config: ModelConfig) -> dict[str, tuple[str, list[int], bool, bool, bool]]:
+    return {
+        entry.name: (
+            DataType.Name(entry.data_type),
+            list(entry.dims),
+            entry.optional,
+            entry.HasField("reshape"),
+            entry.allow_ragged_batch,
+        )
+        for entry in config.input
+    }
+
+
+@pytest.mark.parametrize("model", ["tensorrt_llm", "tensorrt_llm_draft"])
+def test_engines_have_the_tensors_of_nvidias_recipe(repository: Path, model: str) -> None:
+    found = inputs(config(repository, model))
+    assert {name: found[name] for name in NVIDIA_ENGINE_INPUTS} == NVIDIA_ENGINE_INPUTS
+    ours = {tensor.name for tensor in contract.OUR_LEAF_INPUTS}
+    assert found.keys() - {tensor.name for tensor in contract.LEAF_INPUTS} == ours
+
+
+def test_the_public_model_has_the_tensors_of_nvidias_recipe(repository: Path) -> None:
+    public = config(repository, "tensorrt_llm_bls")
+    found = inputs(public)
+    assert {name: found[name] for name in NVIDIA_PUBLIC_INPUTS} == NVIDIA_PUBLIC_INPUTS
+    # Token ids may be sent in its place, so the one required input of NVIDIA's is optional here.
+    assert found["text_input"] == ("TYPE_STRING", [1], True, False, False)
+    ours = {tensor.name for tensor in contract.OUR_BLS_INPUTS}
+    assert found.keys() - {tensor.name for tensor in contract.BLS_INPUTS} == ours
+    outputs = {entry.name: (DataType.Name(entry.data_type), list(entry.dims)) for entry in public.output}
+    assert outputs["text_output"] == ("TYPE_STRING", [-1])
+    assert outputs["generation_logits"] == ("TYPE_FP32", [-1, -1, -1])
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_models_are_decoupled_single_instances_on_the_cpu(repository: Path, model: str) -> None:
+    found = config(repository, model)
+    assert (found.name, found.backend) == (model, "python")
+    assert found.model_transaction_policy.decoupled
+    assert [(group.count, group.kind) for group in found.instance_group] == [(1, ModelInstanceGroup.KIND_CPU)]
+
+
+def test_a_repository_refers_to_nothing_outside_itself(repository: Path) -> None:
+    assert not [path for path in repository.rglob("*") if path.is_symlink()]
+    texts = [path.read_text() for path in repository.rglob("*") if path.suffix in {".pbtxt", ".py"}]
+    assert not any(str(repository.parent) in text or "from trtspec" in text for text in texts)
+
+
+def test_engines_are_linked_not_copied_where_the_file_system_can(
+    repository: Path, built_pair: EnginePair
+) -> None:
+    linked = repository / "tensorrt_llm" / "1" / "engine" / "model.safetensors"
+    assert os.path.samefile(linked, built_pair.target / "model.safetensors")
+
+
+def test_limits_of_the_pair_reach_the_public_model(repository: Path, built_pair: EnginePair) -> None:
+    parameters = config(repository, "tensorrt_llm_bls").parameters
+    found = {key: value.string_value for key, value in parameters.items()}
+    assert found["max_draft_len"] == "8"
+    assert found["max_seq_len"] == found["draft_max_seq_len"] == "2048"
+    assert (found["vocab_size"], found["eos_token_ids"], found["num_draft_tokens"]) == ("4096", "2", "5")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (RepositoryOptions(num_draft_tokens=9), "was built for 0 to 8"),
+        (RepositoryOptions(num_draft_tokens=-1), "was built for 0 to 8"),
+        (RepositoryOptions(max_inflight_requests=0), "max_inflight_requests is 0"),
+    ],
+)
+def test_what_the_pair_was_not_built_for_is_refused(
+    built_pair: EnginePair, tmp_path: Path, options: RepositoryOptions, message: str
+) -> None:
+    with pytest.raises(RepositoryError, match=message):
+        write_repository(built_pair, tmp_path / "repo", options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_output_that_exists_is_refused(built_pair: EnginePair, tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="exists already"):
+        write_repository(built_pair, tmp_path)
+
+
+def test_the_command_writes_and_names_the_repository(
+    built_pair: EnginePair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "repo"
+    main(["repo", str(built_pair.path), "--output", str(output), "--num-draft-tokens", "3", "--json"])
+    assert json.loads(capsys.readouterr().out) == {"repository": str(output)}
+    assert config(output, "tensorrt_llm_bls").parameters["num_draft_tokens"].string_value == "3"
+
+
+def test_the_command_refuses_a_folder_that_is_no_pair(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["repo", str(tmp_path), "--output", str(tmp_path / "repo")])
+    assert stopped.value.code == 1
+    assert "no trtspec.json" in capsys.readouterr().err
