@@ -159,6 +159,19 @@ def test_rejection_sampling_gives_the_targets_processed_distribution() -> None:
         assert chisquare(counts[kept.numpy()], frequencies).pvalue > FALSE_ALARM
 
 
+def test_the_noise_of_a_residual_draw_is_not_the_one_the_draft_has_used() -> None:
+    """A draft that hardly knows one of two equal tokens: reused noise would favour the token it shuns."""
+    target_rows = torch.tensor([[0.05, 0.475, 0.475], [1.0, 1.0, 1.0]]).log()
+    draft_rows = torch.tensor([[0.6, 0.395, 0.005]]).log()
+    drawn = []
+    for seed in range(4000):
+        sampler = Sampler(SamplingParams(temperature=1.0, seed=seed), [])
+        draft = sampler.extend(draft_rows, [1, 1], 0, [], None)
+        drawn.append(sampler.extend(target_rows, [1, 1], 0, draft, draft_rows)[0])
+    expected = np.array([0.05, 0.475, 0.475]) * 4000
+    assert chisquare(np.bincount(drawn, minlength=3), expected).pvalue > FALSE_ALARM
+
+
 def test_shared_noise_makes_draft_and_target_agree_more_than_independent_draws_would() -> None:
     generator = torch.Generator().manual_seed(5)
     row = torch.randn(VOCAB, generator=generator)
