@@ -67,6 +67,7 @@ def build(
     checkpoints = open_checkpoint(target), open_checkpoint(draft)
     found = _check_pair(*checkpoints, report)
     lengths = _lengths(*checkpoints, options)
+    vocab_size = max(checkpoint.vocab_size for checkpoint in checkpoints)
     with publish(output) as folder:
         engines = []
         for name, checkpoint, max_seq_len in zip(("target", "draft"), checkpoints, lengths, strict=True):
@@ -77,6 +78,7 @@ def build(
                 max_seq_len=max_seq_len,
                 max_batch_size=options.max_batch_size,
                 max_draft_len=options.max_draft_len,
+                vocab_size=vocab_size,
             )
             engines.append(_write_engine(checkpoint, folder / name, settings, found.eos_token_ids))
         _write_tokenizer(checkpoints[0], folder / "tokenizer")
@@ -85,7 +87,6 @@ def build(
             runtime=options.runtime,
             target=engines[0],
             draft=engines[1],
-            vocab_size=checkpoints[0].vocab_size,
             eos_token_ids=found.eos_token_ids,
             repairs=tuple(finding.id for finding in found.findings if finding.repairable),
             tokenizer_sha256=_sha256(folder / "tokenizer" / "tokenizer.json"),

@@ -18,7 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from trtspec.errors import EngineError
 
 MANIFEST = "trtspec.json"
-FORMAT = 1
 
 Runtime = Literal["cpu"]
 EngineDtype = Literal["float32", "bfloat16"]
@@ -35,6 +34,7 @@ class EngineSettings(_Strict):
     max_seq_len: int = Field(description="tokens of prompt and answer together")
     max_batch_size: int = Field(description="sequences in flight")
     max_draft_len: int = Field(description="largest number of draft tokens in a round")
+    vocab_size: int = Field(description="columns of the logits, alike for both engines of a pair")
 
 
 class EngineManifest(_Strict):
@@ -50,12 +50,11 @@ class EngineManifest(_Strict):
 class Manifest(_Strict):
     """What a pair is and where it may run; `trtspec.json`."""
 
-    format: Literal[1] = FORMAT
+    format: Literal[1] = 1
     trtspec_version: str
     runtime: Runtime
     target: EngineManifest
     draft: EngineManifest
-    vocab_size: int = Field(description="rows of the embedding, padding included")
     eos_token_ids: tuple[int, ...]
     repairs: tuple[str, ...] = Field(description="findings of the pair check that the build has mended")
     tokenizer_sha256: str

@@ -11,11 +11,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from trtspec.build.pair import BuildOptions, build
 from trtspec.cli import main
+from trtspec.engines.cpu.engine import Engine
+from trtspec.engines.cpu.request import Request
 from trtspec.engines.pair import EnginePair, open_pair
 from trtspec.errors import BuildError, CheckpointError, EngineError, OutputError, PairError
 
@@ -51,7 +54,7 @@ def test_an_engine_holds_the_checkpoints_weights(built_pair: EnginePair, demo_pa
 def test_the_manifest_says_what_the_pair_is(built_pair: EnginePair) -> None:
     manifest = built_pair.manifest
     assert manifest.runtime == "cpu"
-    assert manifest.vocab_size == 4096
+    assert manifest.target.settings.vocab_size == manifest.draft.settings.vocab_size == 4096
     assert manifest.eos_token_ids == (2,)
     assert (manifest.target.parameters, manifest.draft.parameters) == (12_853_504, 721_280)
     assert manifest.target.settings.max_seq_len == 2048
@@ -88,6 +91,34 @@ def test_all_ends_of_text_that_the_files_name_end_an_answer(pair_folder: Path) -
     assert "eos.sources" in pair.manifest.repairs
     for engine in (pair.target, pair.draft):
         assert json.loads((engine / "generation_config.json").read_text())["eos_token_id"] == [7, 9, 2]
+
+
+def test_the_narrower_model_gets_the_wider_ones_ids_and_never_chooses_them(pair_folder: Path) -> None:
+    narrow = pair_folder / "draft"
+    weights = load_file(narrow / "model.safetensors")
+    weights["model.embed_tokens.weight"] = weights["model.embed_tokens.weight"][:4090].clone()
+    save_file(weights, narrow / "model.safetensors")
+    edit(narrow / "config.json", vocab_size=4090)
+    drop_last_ids(pair_folder, 4090)
+    pair = build_in(pair_folder)
+    assert "vocab.width" in pair.manifest.repairs
+    request = Request(input_ids=[5, 6, 7], max_new_tokens=4, return_generation_logits=True)
+    (chunk,) = Engine(pair.draft).generate(request)
+    assert chunk.logits is not None
+    assert chunk.logits.shape == (4, 4096)
+    assert (chunk.logits[:, 4090:] == -np.inf).all()
+    assert np.isfinite(chunk.logits[:, :4090]).all()
+
+
+def drop_last_ids(folder: Path, size: int) -> None:
+    """Take the last ids out of both tokenizers, so that the wider model only has padding there."""
+    for name in ("target", "draft"):
+        file = folder / name / "tokenizer.json"
+        tokenizer = json.loads(file.read_text())
+        model = tokenizer["model"]
+        model["vocab"] = {word: i for word, i in model["vocab"].items() if i < size}
+        model["merges"] = model["merges"][: size - 3 - 256]
+        file.write_text(json.dumps(tokenizer))
 
 
 def truncate(folder: Path) -> None:

@@ -82,7 +82,7 @@ def write_repository(pair: EnginePair, output: Path, options: RepositoryOptions 
 
 def render(config: ModelConfig) -> str:
     """Return the text of `config.pbtxt`; what it reads back to is what went in."""
-    text = text_format.MessageToString(config)
+    text = str(text_format.MessageToString(config))
     if text_format.Parse(text, ModelConfig()) != config:
         raise RepositoryError(f"{config.name}: the configuration does not survive being written")
     return text
@@ -110,7 +110,7 @@ def _public_config(pair: EnginePair, options: RepositoryOptions) -> ModelConfig:
         "max_draft_len": target.max_draft_len,
         "max_seq_len": target.max_seq_len,
         "draft_max_seq_len": draft.max_seq_len,
-        "vocab_size": manifest.vocab_size,
+        "vocab_size": target.vocab_size,
         "eos_token_ids": ",".join(map(str, manifest.eos_token_ids)),
         "exclude_input_in_output": str(options.exclude_input_in_output).lower(),
         "max_inflight_requests": options.max_inflight_requests,

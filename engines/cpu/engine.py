@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .architecture import read_architecture
@@ -48,10 +49,15 @@ class _Settings:
     max_seq_len: int
     max_batch_size: int
     max_draft_len: int
+    # Columns of the logits; 0: as many as the model has.
+    vocab_size: int
 
 
 class Engine:
     """An engine folder, loaded: config.json, *.safetensors and engine.json.
+
+    The logits are as wide as engine.json's vocab_size: two models of a pair may have been padded to
+    different widths. The ids that this model lacks have logit -inf.
 
     Not thread-safe: one thread submits, steps and cancels.
 
@@ -68,8 +74,11 @@ class Engine:
         # As many slots again as can run: an answer that is cut into calls finds its rows between two of them.
         slots = 2 * settings.max_batch_size
         self._model = _load(folder, settings, slots)
+        known_ids = self._model.vocab_size
+        self._lacking_ids = max(0, settings.vocab_size - known_ids)
         self.limits = Limits(
-            vocab_size=self._model.vocab_size,
+            vocab_size=known_ids + self._lacking_ids,
+            known_ids=known_ids,
             max_seq_len=settings.max_seq_len,
             max_batch_size=settings.max_batch_size,
             max_draft_len=settings.max_draft_len,
@@ -118,6 +127,8 @@ class Engine:
         if not scheduled:
             return []
         logits = self._model.forward([segment for _, segment in scheduled])
+        if self._lacking_ids:
+            logits = F.pad(logits, (0, self._lacking_ids), value=float("-inf"))
         chunks: list[tuple[Sequence, Chunk]] = []
         row = 0
         for sequence, segment in scheduled:
@@ -188,6 +199,7 @@ def _read_settings(path: Path) -> _Settings:
     try:
         dtype = written["dtype"]
         sizes = {key: int(written[key]) for key in ("max_seq_len", "max_batch_size", "max_draft_len")}
+        sizes["vocab_size"] = int(written.get("vocab_size", 0))
     except (KeyError, TypeError, ValueError) as error:
         raise EngineLoadError(f"{path}: {error} is missing or not a number") from None
     if dtype not in _DTYPES:

@@ -69,7 +69,9 @@ class Chunk:
 class Limits:
     """What an engine was made for."""
 
+    # Columns of the logits; the model itself may know fewer ids, the first of them.
     vocab_size: int
+    known_ids: int
     max_seq_len: int
     max_batch_size: int
     max_draft_len: int
@@ -108,17 +110,17 @@ def _length_faults(request: Request, limits: Limits) -> list[str]:
 
 def _id_faults(request: Request, limits: Limits) -> list[str]:
     faults = []
-    named: list[tuple[str, Sequence[int]]] = [
-        ("input_ids", request.input_ids),
-        ("draft_input_ids", request.draft_ids),
-        ("end_id", () if request.end_id is None else (request.end_id,)),
-        *(("stop_words_list", word) for word in request.stop_words),
-        *(("bad_words_list", word) for word in request.sampling.bad_words),
+    named: list[tuple[str, Sequence[int], int]] = [
+        ("input_ids", request.input_ids, limits.known_ids),
+        ("draft_input_ids", request.draft_ids, limits.known_ids),
+        ("end_id", () if request.end_id is None else (request.end_id,), limits.vocab_size),
+        *(("stop_words_list", word, limits.vocab_size) for word in request.stop_words),
+        *(("bad_words_list", word, limits.vocab_size) for word in request.sampling.bad_words),
     ]
-    for name, ids in named:
-        outside = [token for token in ids if not 0 <= token < limits.vocab_size]
+    for name, ids, size in named:
+        outside = [token for token in ids if not 0 <= token < size]
         if outside:
-            faults.append(f"{name} holds {outside[0]}, the vocabulary is 0..{limits.vocab_size - 1}")
+            faults.append(f"{name} holds {outside[0]}, the vocabulary is 0..{size - 1}")
     for name, words in (
         ("stop_words_list", request.stop_words),
         ("bad_words_list", request.sampling.bad_words),
@@ -148,7 +150,7 @@ def _sampling_faults(request: Request, limits: Limits) -> list[str]:
     )
     for name in ("presence_penalty", "frequency_penalty"):
         value = getattr(params, name)
-        need(0 <= value < math.inf, name, value, "0 or more")
+        need(math.isfinite(value), name, value, "a number")
     need(0 <= params.seed < 2**64, "seed", params.seed, "an unsigned 64-bit number")
     for name in ("min_tokens", "prompt_ignore_length"):
         need(getattr(params, name) >= 0, name, getattr(params, name), "0 or more")
