@@ -3,11 +3,7 @@
 Shapes: R rows (tokens of all segments), H query heads, K key-value heads, G = H / K, B batch of an
 attention (rows or groups), T cached positions, D head size, V vocabulary.
 
-Two rearrangements at load time leave the function unchanged and make a pass cheaper:
-- within a query or key head the two halves of RoPE's coordinates are interleaved, so that the
-  rotation is one complex product;
-- query heads are ordered (G, K) instead of (K, G), and the output projection's columns with them,
-  so that attention over grouped heads yields rows that need no copy.
+Heads and their coordinates are in the order that layers.py gives them.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .architecture import Architecture
-from .linear import Linear, linear
+from .layers import Layer, load_ends, load_layer
 from .rope import rotation_table
 from .weights import Weights
 
@@ -40,17 +36,6 @@ class Segment:
     start: int
     ids: Sequence[int]
     logit_rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    attention_norm: Tensor
-    qkv: Linear
-    qk_norm: Tensor | None
-    output: Linear
-    mlp_norm: Tensor
-    gate_up: Linear
-    down: Linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +69,8 @@ class Model:
     ) -> None:
         self.vocab_size = architecture.vocab_size
         self._arch = architecture
-        self._embedding, self._head = _ends(architecture, weights)
-        self._norm = weights.take("model.norm.weight", architecture.hidden_size)
-        self._layers = [_layer(architecture, weights, index) for index in range(architecture.layers)]
+        self._embedding, self._norm, self._head = load_ends(architecture, weights)
+        self._layers = [load_layer(architecture, weights, index) for index in range(architecture.layers)]
         weights.finish()
         self._rotations = rotation_table(architecture.rope, architecture.head_dim, max_seq_len)
         keys = _key_blocks(max_seq_len)
@@ -111,7 +95,7 @@ class Model:
             x += self._mlp(layer, x)
         if len(wanted) < len(ids):
             x = x[wanted]
-        return self._head(self._rms_norm(x, self._norm)).float()
+        return self._head(self._norm(x)).float()
 
     def _plan(self, segments: Sequence[Segment]) -> tuple[list[_Span], Tensor, list[int]]:
         """Return the spans, the position of each row, and the rows that yield logits."""
@@ -154,13 +138,13 @@ class Model:
         return torch.zeros(hidden.shape, dtype=self._embedding.dtype).masked_fill_(hidden, float("-inf"))
 
     def _attention(
-        self, index: int, layer: _Layer, x: Tensor, rotations: Tensor, spans: Sequence[_Span]
+        self, index: int, layer: Layer, x: Tensor, rotations: Tensor, spans: Sequence[_Span]
     ) -> Tensor:
         heads, kv_heads, head_dim = self._arch.heads, self._arch.kv_heads, self._arch.head_dim
-        qkv = layer.qkv(self._rms_norm(x, layer.attention_norm)).view(len(x), heads + 2 * kv_heads, head_dim)
+        qkv = layer.qkv(layer.attention_norm(x)).view(len(x), heads + 2 * kv_heads, head_dim)
         qk = qkv[:, : heads + kv_heads]
         if layer.qk_norm is not None:
-            qk.copy_(self._rms_norm(qk, None).mul_(layer.qk_norm))
+            qk.copy_(layer.qk_norm(qk))
         _rotate(qk, rotations)
         q, kv = qkv[:, :heads], qkv[:, heads:].transpose(0, 1)
         attended = []
@@ -169,12 +153,9 @@ class Model:
             attended.append(_attend(q[span.rows], span.keys[index], span.values[index], span))
         return layer.output(attended[0] if len(attended) == 1 else torch.cat(attended))
 
-    def _mlp(self, layer: _Layer, x: Tensor) -> Tensor:
-        gate, up = layer.gate_up(self._rms_norm(x, layer.mlp_norm)).chunk(2, dim=-1)
+    def _mlp(self, layer: Layer, x: Tensor) -> Tensor:
+        gate, up = layer.gate_up(layer.mlp_norm(x)).chunk(2, dim=-1)
         return layer.down(F.silu(gate).mul_(up))
-
-    def _rms_norm(self, x: Tensor, weight: Tensor | None) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), weight, self._arch.norm_eps)
 
 
 def _key_blocks(length: int) -> int:
@@ -202,70 +183,3 @@ def _attend(q_RHD: Tensor, keys_BKTD: Tensor, values_BKTD: Tensor, span: _Span) 
     )
     back = attended.permute(0, 2, 1, 3) if span.one_by_one else attended.permute(2, 0, 1, 3)
     return back.reshape(rows, -1)
-
-
-def _ends(arch: Architecture, weights: Weights) -> tuple[Tensor, Linear]:
-    """Return the embedding table and the head; a tied checkpoint may hold the table once or twice."""
-    shape = (arch.vocab_size, arch.hidden_size)
-    embedding = weights.take("model.embed_tokens.weight", *shape)
-    if arch.tied_head:
-        weights.drop("lm_head.weight")
-        return embedding, linear(embedding)
-    return embedding, linear(weights.take("lm_head.weight", *shape))
-
-
-def _layer(arch: Architecture, weights: Weights, index: int) -> _Layer:
-    name = f"model.layers.{index}."
-    hidden, inner, head_dim = arch.hidden_size, arch.intermediate_size, arch.head_dim
-    q_size, kv_size = arch.heads * head_dim, arch.kv_heads * head_dim
-
-    def projection(part: str, rows: int, columns: int, biased: bool) -> tuple[Tensor, Tensor | None]:
-        bias = weights.take(f"{name}{part}.bias", rows) if biased else None
-        return weights.take(f"{name}{part}.weight", rows, columns), bias
-
-    q = projection("self_attn.q_proj", q_size, hidden, arch.qkv_bias)
-    k = projection("self_attn.k_proj", kv_size, hidden, arch.qkv_bias)
-    v = projection("self_attn.v_proj", kv_size, hidden, arch.qkv_bias)
-    output, output_bias = projection("self_attn.o_proj", hidden, q_size, arch.output_bias)
-    gate = projection("mlp.gate_proj", inner, hidden, arch.mlp_bias)
-    up = projection("mlp.up_proj", inner, hidden, arch.mlp_bias)
-    down = projection("mlp.down_proj", hidden, inner, arch.mlp_bias)
-    q_rows = _group_heads(_interleave(torch.arange(q_size), head_dim), arch)
-    k_rows = _interleave(torch.arange(kv_size), head_dim)
-    qk_norm = None
-    if arch.qk_norm:
-        q_norm = weights.take(f"{name}self_attn.q_norm.weight", head_dim)
-        k_norm = weights.take(f"{name}self_attn.k_norm.weight", head_dim)
-        interleaved = [_interleave(norm, head_dim) for norm in (q_norm, k_norm)]
-        qk_norm = torch.cat([interleaved[0].expand(arch.heads, -1), interleaved[1].expand(arch.kv_heads, -1)])
-    weights.drop(f"{name}self_attn.rotary_emb.inv_freq")
-    return _Layer(
-        attention_norm=weights.take(f"{name}input_layernorm.weight", hidden),
-        qkv=_stacked(_rows(q, q_rows), _rows(k, k_rows), v),
-        qk_norm=qk_norm,
-        output=linear(output[:, _group_heads(torch.arange(q_size), arch)].contiguous(), output_bias),
-        mlp_norm=weights.take(f"{name}post_attention_layernorm.weight", hidden),
-        gate_up=_stacked(gate, up),
-        down=linear(*down),
-    )
-
-
-def _stacked(*parts: tuple[Tensor, Tensor | None]) -> Linear:
-    """Return several projections of the same input as one."""
-    biases = [bias for _, bias in parts if bias is not None]
-    return linear(torch.cat([weight for weight, _ in parts]), torch.cat(biases) if biases else None)
-
-
-def _rows(part: tuple[Tensor, Tensor | None], rows: Tensor) -> tuple[Tensor, Tensor | None]:
-    weight, bias = part
-    return weight[rows], bias if bias is None else bias[rows]
-
-
-def _interleave(x: Tensor, head_dim: int) -> Tensor:
-    """Return coordinates (a₀ a₁ … b₀ b₁ …) of each head as (a₀ b₀ a₁ b₁ …)."""
-    return x.view(-1, 2, head_dim // 2).transpose(1, 2).reshape(-1)
-
-
-def _group_heads(x: Tensor, arch: Architecture) -> Tensor:
-    """Return query heads that are ordered (K, G) as (G, K)."""
-    return x.view(arch.kv_heads, -1, arch.head_dim).transpose(0, 1).reshape(-1)
