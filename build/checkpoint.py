@@ -5,12 +5,12 @@ Only safetensors are read. Nothing of the folder is executed: `auto_map` and cod
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtspec.build.json_file import read_object
 from trtspec.build.tensor_file import TensorInfo, read_header
 from trtspec.errors import CheckpointError
 
@@ -92,13 +92,12 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """
     if not path.is_dir():
         raise CheckpointError(f"{path}: not a folder; expected a Hugging Face checkpoint")
-    config = _read_object(path / "config.json")
-    generation_config = path / "generation_config.json"
+    config = read_object(path / "config.json")
     tensors = _read_tensors(path)
     return Checkpoint(
         path=path,
         config=config,
-        generation_config=_read_object(generation_config) if generation_config.exists() else {},
+        generation_config=read_object(path / "generation_config.json", required=False),
         tensors=tensors,
         files=tuple(sorted({tensor.file for tensor in tensors.values()})),
     )
@@ -108,20 +107,6 @@ def shown_count(names: Iterable[str], noun: str) -> str:
     """Return `12 tensors, first 'a.weight'` for a list of faults of one kind."""
     ordered = sorted(names)
     return f"{len(ordered)} {noun}{'s' if len(ordered) != 1 else ''}, first {ordered[0]!r}"
-
-
-def _read_object(file: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(file.read_bytes())
-    except FileNotFoundError:
-        raise CheckpointError(f"{file}: missing; expected a Hugging Face checkpoint") from None
-    except OSError as error:
-        raise CheckpointError(f"{file}: cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file}: not valid JSON ({error}); fetch it again") from None
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{file}: holds a JSON {type(found).__name__}, expected an object")
-    return found
 
 
 def _read_tensors(path: Path) -> dict[str, TensorInfo]:
@@ -184,7 +169,7 @@ def _read_shards(path: Path) -> dict[str, TensorInfo]:
 
 def _weight_map(index: Path) -> dict[str, str]:
     """Return the shard of each tensor; a shard is a plain name in the index's own folder."""
-    shard_of = _read_object(index).get("weight_map")
+    shard_of = read_object(index).get("weight_map")
     if not isinstance(shard_of, dict) or not shard_of:
         raise CheckpointError(f"{index}: weight_map is {shard_of!r}, expected tensor names and their shards")
     for shard in shard_of.values():

@@ -21,6 +21,8 @@ def read_object(file: Path, *, required: bool = True) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        raise CheckpointError(f"{file}: missing; expected a Hugging Face checkpoint") from None
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
