@@ -7,20 +7,25 @@ import json
 import math
 import shutil
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trtspec import __version__
 from trtspec.build.check.doctor import PairReport, check
-from trtspec.build.checkpoint import Checkpoint, open_checkpoint
+from trtspec.build.checkpoint import INDEX, Checkpoint, open_checkpoint
+from trtspec.build.quantize.pair_quantizer import PairQuantization, Role, measure_pair, quantize_role
+from trtspec.engines.host import min_sm
 from trtspec.engines.pair import (
+    AcceptanceManifest,
     EngineDtype,
     EngineManifest,
     EnginePair,
     EngineSettings,
+    HostNeeds,
     Manifest,
+    QuantizationManifest,
     Runtime,
     open_pair,
     write_manifest,
@@ -47,6 +52,7 @@ class BuildOptions:
     max_batch_size: int = 16
     # Draft tokens in a round.
     max_draft_len: int = 8
+    quantization: PairQuantization = field(default_factory=PairQuantization)
 
 
 def build(
@@ -69,19 +75,30 @@ def build(
     lengths = _lengths(*checkpoints, options)
     vocab_size = max(checkpoint.vocab_size for checkpoint in checkpoints)
     with publish(output) as folder:
-        engines = []
-        for name, checkpoint, max_seq_len in zip(("target", "draft"), checkpoints, lengths, strict=True):
-            report(f"{name}: {checkpoint.architecture} from {checkpoint.path}")
-            (folder / name).mkdir()
-            settings = EngineSettings(
-                dtype=options.dtype,
-                max_seq_len=max_seq_len,
-                max_batch_size=options.max_batch_size,
-                max_draft_len=options.max_draft_len,
-                vocab_size=vocab_size,
-            )
-            engines.append(_write_engine(checkpoint, folder / name, settings, found.eos_token_ids))
         _write_tokenizer(checkpoints[0], folder / "tokenizer")
+        wanted = options.quantization
+        roles = (
+            Role("target", checkpoints[0], folder / "target", wanted.target),
+            Role("draft", checkpoints[1], folder / "draft", wanted.draft),
+        )
+        written = _write_weights(roles, folder / "tokenizer", output, options, report)
+        engines = [
+            _finish_engine(
+                role.checkpoint,
+                role.engine,
+                EngineSettings(
+                    dtype=options.dtype,
+                    max_seq_len=max_seq_len,
+                    max_batch_size=options.max_batch_size,
+                    max_draft_len=options.max_draft_len,
+                    vocab_size=vocab_size,
+                ),
+                found.eos_token_ids,
+                written,
+            )
+            for role, max_seq_len in zip(roles, lengths, strict=True)
+        ]
+        needed_sm = min_sm(fp8=bool(written.quantizations))
         manifest = Manifest(
             trtspec_version=__version__,
             runtime=options.runtime,
@@ -90,6 +107,8 @@ def build(
             eos_token_ids=found.eos_token_ids,
             repairs=tuple(finding.id for finding in found.findings if finding.repairable),
             tokenizer_sha256=_sha256(folder / "tokenizer" / "tokenizer.json"),
+            acceptance=written.acceptance,
+            host_needs=None if needed_sm is None else HostNeeds(min_sm=needed_sm),
         )
         write_manifest(manifest, folder)
     return open_pair(output)
@@ -131,19 +150,56 @@ def _context(checkpoint: Checkpoint) -> int:
     )
 
 
-def _write_engine(
-    checkpoint: Checkpoint, folder: Path, settings: EngineSettings, eos_token_ids: tuple[int, ...]
-) -> EngineManifest:
-    """The cpu engine is the checkpoint itself, with what it may hold beside it."""
-    _write_json(folder / "engine.json", settings.model_dump())
+@dataclass(frozen=True)
+class _Written:
+    """What is known of the weights once they are written."""
+
+    hashes: Mapping[str, Mapping[str, str]]  # by role and file, of what was copied
+    quantizations: Mapping[str, QuantizationManifest]  # by role
+    acceptance: AcceptanceManifest | None
+
+
+def _write_weights(
+    roles: tuple[Role, Role], tokenizer: Path, output: Path, options: BuildOptions, report: Report
+) -> _Written:
+    """Write config.json and weights of both engines."""
+    hashes, quantised = {}, []
+    for role in roles:
+        report(f"{role.name}: {role.checkpoint.architecture} from {role.checkpoint.path}")
+        role.engine.mkdir()
+        state = output.parent / f".{output.name}.{role.name}.calibration"
+        made = quantize_role(role, options.quantization, options.dtype, tokenizer, state, report)
+        if made is None:
+            hashes[role.name] = _copy_weights(role.checkpoint, role.engine)
+        else:
+            quantised.append(made)
+    quantizations, acceptance = measure_pair(
+        *roles, quantised, options.quantization, options.dtype, tokenizer, report
+    )
+    return _Written(hashes, quantizations, acceptance)
+
+
+def _copy_weights(checkpoint: Checkpoint, folder: Path) -> dict[str, str]:
+    """The cpu engine is the checkpoint itself; returns the hashes of the weights."""
     _write_json(folder / "config.json", checkpoint.config)
+    if len(checkpoint.files) > 1:
+        shutil.copyfile(checkpoint.path / INDEX, folder / INDEX)
+    return {file.name: _copy(file, folder / file.name) for file in checkpoint.files}
+
+
+def _finish_engine(
+    checkpoint: Checkpoint,
+    folder: Path,
+    settings: EngineSettings,
+    eos_token_ids: tuple[int, ...],
+    written: _Written,
+) -> EngineManifest:
+    """Write what an engine may hold beside its weights, and return what it is."""
+    _write_json(folder / "engine.json", settings.model_dump())
     ends = {"eos_token_id": list(eos_token_ids)} if eos_token_ids else {}
     _write_json(folder / "generation_config.json", {**checkpoint.generation_config, **ends})
-    if len(checkpoint.files) > 1:
-        index = "model.safetensors.index.json"
-        shutil.copyfile(checkpoint.path / index, folder / index)
-    hashes = {file.name: _sha256(file) for file in folder.iterdir()}
-    hashes |= {file.name: _copy(file, folder / file.name) for file in checkpoint.files}
+    known = written.hashes.get(folder.name, {})
+    hashes = {file.name: known.get(file.name) or _sha256(file) for file in folder.iterdir()}
     sizes: Counter[str] = Counter()
     for tensor in checkpoint.tensors.values():
         sizes[tensor.dtype] += math.prod(tensor.shape)
@@ -152,6 +208,7 @@ def _write_engine(
         source_dtype=sizes.most_common(1)[0][0],
         parameters=sizes.total(),
         settings=settings,
+        quantization=written.quantizations.get(folder.name),
         files=dict(sorted(hashes.items())),
     )
 
@@ -162,15 +219,24 @@ def _copy(source: Path, destination: Path) -> str:
     Not a link: who saves a new checkpoint over the old one must not change an engine.
     """
     digest = hashlib.sha256()
-    with source.open("rb") as reader, destination.open("xb") as writer:
-        while chunk := reader.read(CHUNK_BYTES):
+    with destination.open("xb") as writer:
+        for chunk in _chunks(source):
             digest.update(chunk)
             writer.write(chunk)
     return digest.hexdigest()
 
 
 def _sha256(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+    digest = hashlib.sha256()
+    for chunk in _chunks(file):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _chunks(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as reader:
+        while chunk := reader.read(CHUNK_BYTES):
+            yield chunk
 
 
 def _write_json(file: Path, value: Any) -> None:

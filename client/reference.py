@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from trtspec.client.fp8_reference import FP8_TIE_LOGITS, is_fp8, load_fp8
 from trtspec.client.verify import Choice
 from trtspec.errors import CheckpointError, ClientError
 
@@ -36,13 +37,17 @@ class HuggingFaceReference:
         self._torch = torch
         self._folder = folder
         self._tokenizer = _load(AutoTokenizer, tokenizer or folder)
-        self._model = _load(AutoModelForCausalLM, folder, dtype=torch.float32).eval()
+        self._fp8 = is_fp8(folder)
+        self._model = (
+            _load_fp8(folder) if self._fp8 else _load(AutoModelForCausalLM, folder, dtype=torch.float32)
+        ).eval()
         # Only the answer's rows are wanted; logits of a long prompt times a large vocabulary are not small.
         self._keeps_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
 
     @property
     def name(self) -> str:
-        return f"{self._folder} (Hugging Face transformers, float32)"
+        kind = "float32 on dequantised FP8" if self._fp8 else "float32"
+        return f"{self._folder} (Hugging Face transformers, {kind})"
 
     @property
     def vocab_size(self) -> int:
@@ -69,7 +74,7 @@ class HuggingFaceReference:
         best_T2, ids_T2 = logits_TV.topk(2)
         margins = (best_T2[:, 0] - best_T2[:, 1]).tolist()
         return [
-            Choice(best, second, margin)
+            Choice(best, second, margin, tie=self._fp8 and margin < FP8_TIE_LOGITS)
             for (best, second), margin in zip(ids_T2.tolist(), margins, strict=True)
         ]
 
@@ -83,6 +88,14 @@ def _load(auto_class: Any, folder: Path, **options: Any) -> Any:
     try:
         with _no_progress_bar():
             return auto_class.from_pretrained(folder, local_files_only=True, **options)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise CheckpointError(f"{folder}: transformers cannot load it: {error}") from error
+
+
+def _load_fp8(folder: Path) -> Any:
+    try:
+        with _no_progress_bar():
+            return load_fp8(folder)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise CheckpointError(f"{folder}: transformers cannot load it: {error}") from error
 

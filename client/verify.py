@@ -30,6 +30,8 @@ class Choice:
     token_id: int
     runner_up_id: int
     margin: float
+    # Its own arithmetic cannot tell the two apart: either is right.
+    tie: bool = False
 
 
 class Reference(Protocol):
@@ -203,13 +205,20 @@ class _Judge:
         ended = False
         for position, (token, choice) in enumerate(zip([*served, None], choices, strict=False)):
             over = ended or position == self._max_tokens
-            expected = None if over else choice.token_id
+            expected = None if over else self._expected(token, choice, stopped)
             if token is None and stopped and expected in self._reference.end_ids:
                 expected = None  # the server keeps the end token to itself
             if token != expected:
                 return self._describe(prompt_ids, served, position, expected, choice.margin)
             ended = token in self._reference.end_ids
         return None
+
+    def _expected(self, token: int | None, choice: Choice, stopped: bool) -> int:
+        """Return the reference's token; of two that tie, the one that was served."""
+        served_end = token is None and stopped and choice.runner_up_id in self._reference.end_ids
+        if choice.tie and (token == choice.runner_up_id or served_end):
+            return choice.runner_up_id
+        return choice.token_id
 
     def _describe(
         self, prompt_ids: list[int], served: Sequence[int], position: int, expected: int | None, margin: float

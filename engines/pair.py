@@ -37,6 +37,52 @@ class EngineSettings(_Strict):
     vocab_size: int = Field(description="columns of the logits, alike for both engines of a pair")
 
 
+class CalibrationManifest(_Strict):
+    """What activation scales were found on."""
+
+    texts_sha256: str
+    texts: int
+    tokens: int
+    compute_dtype: str
+
+
+class QualityManifest(_Strict):
+    """A quantised model against the unquantised one, on text that calibration did not see."""
+
+    texts_sha256: str
+    tokens: int = Field(description="positions compared")
+    top1_agreement: float
+    kl_divergence: float = Field(description="mean, in nats")
+    perplexity_before: float
+    perplexity_after: float
+    weight_errors: dict[str, float] = Field(description="relative root mean square error, by module")
+
+
+class QuantizationManifest(_Strict):
+    """How an engine is quantised, and what that costs."""
+
+    algorithm: str = Field(description="FP8, or FP8_PER_CHANNEL_PER_TOKEN")
+    origin: str = Field(description="who quantised: trtspec, modelopt or compressed-tensors")
+    activations: Literal["static", "dynamic"]
+    calibration: CalibrationManifest | None = None
+    quality: QualityManifest | None = None
+
+
+class AcceptanceManifest(_Strict):
+    """How often draft tokens are accepted, measured on text, before and after quantisation."""
+
+    sampled_before: float
+    sampled_after: float
+    greedy_before: float
+    greedy_after: float
+
+
+class HostNeeds(_Strict):
+    """What a GPU that runs the pair must have; the cpu runtime needs none."""
+
+    min_sm: int = Field(description="compute capability, 89 for 8.9")
+
+
 class EngineManifest(_Strict):
     """Where an engine comes from."""
 
@@ -44,6 +90,7 @@ class EngineManifest(_Strict):
     source_dtype: str = Field(description="dtype of most weights, in the spelling of safetensors")
     parameters: int
     settings: EngineSettings
+    quantization: QuantizationManifest | None = None
     files: dict[str, str] = Field(description="SHA-256 of each file of the engine, by its name")
 
 
@@ -58,6 +105,8 @@ class Manifest(_Strict):
     eos_token_ids: tuple[int, ...]
     repairs: tuple[str, ...] = Field(description="findings of the pair check that the build has mended")
     tokenizer_sha256: str
+    acceptance: AcceptanceManifest | None = None
+    host_needs: HostNeeds | None = None
 
 
 @dataclass(frozen=True)

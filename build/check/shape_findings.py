@@ -11,6 +11,8 @@ from trtspec.build.check.findings import Finding
 from trtspec.build.check.model_shape import FLOATS, ModelShape
 from trtspec.build.checkpoint import Checkpoint
 from trtspec.build.convert.families import families
+from trtspec.build.quantize.ready_made import read_fp8
+from trtspec.errors import CheckpointError
 
 __all__ = ["model_findings", "pair_findings"]
 
@@ -84,6 +86,18 @@ def _quantization(role: str, checkpoint: Checkpoint, shape: ModelShape) -> Itera
     settings = checkpoint.config.get("quantization_config")
     method = settings.get("quant_method") if isinstance(settings, dict) else None
     if method is None and shape.dtype in FLOATS:
+        return
+    try:
+        fp8 = read_fp8(checkpoint)
+    except CheckpointError:
+        fp8 = None
+    if fp8 is not None:
+        yield Finding(
+            f"{role}.fp8",
+            "note",
+            f"the {role} is FP8 already, quantised by {fp8.origin}",
+            "its codes and scales are kept as they are",
+        )
         return
     how = f"quantised ({method or 'no method named'}, mostly {shape.dtype})"
     if isinstance(method, str) and method in UNIFIED:

@@ -11,6 +11,7 @@ from pathlib import Path
 import trtspec
 from trtspec.build.checkpoint import Checkpoint, open_checkpoint
 from trtspec.build.convert.formats import FLOATS, FORMATS
+from trtspec.build.convert.fp8 import Fp8Scales
 from trtspec.build.convert.hf_plan import plan_hf
 from trtspec.build.convert.plan import Plan
 from trtspec.build.convert.stream import Progress, write_files
@@ -46,6 +47,7 @@ def convert(
     tp: int = 1,
     pp: int = 1,
     workers: int | None = None,
+    fp8: Fp8Scales | None = None,
     progress: Progress | None = None,
 ) -> Conversion:
     """Convert one checkpoint into a new folder, which appears whole or not at all.
@@ -57,6 +59,7 @@ def convert(
         dtype: float16, bfloat16 or float32; None keeps the checkpoint's own.
         tp: tensor-parallel ranks, pp: pipeline stages; 1 for "hf".
         workers: threads; None takes one for each core, four at most.
+        fp8: scales to quantise with; see trtspec.build.quantize.
         progress: called with the source bytes done and in all.
 
     Raises:
@@ -66,8 +69,8 @@ def convert(
     if isinstance(checkpoint, Path | str):
         checkpoint = open_checkpoint(Path(checkpoint))
     output = Path(output)
-    _check_output(output, checkpoint)
-    plan = _plan(checkpoint, format, dtype, tp, pp)
+    check_output(output, checkpoint)
+    plan = plan_conversion(checkpoint, format, dtype, tp, pp, fp8)
     _publish(plan, output, workers or min(os.cpu_count() or 1, MAX_DEFAULT_WORKERS), progress)
     return Conversion(
         output=output,
@@ -83,21 +86,25 @@ def convert(
     )
 
 
-def _plan(checkpoint: Checkpoint, format: str, dtype: str | None, tp: int, pp: int) -> Plan:
+def plan_conversion(
+    checkpoint: Checkpoint, format: str, dtype: str | None, tp: int, pp: int, fp8: Fp8Scales | None = None
+) -> Plan:
+    """Return what a conversion would write; everything that can be refused by headers alone is."""
     if dtype is not None and dtype not in FLOATS:
         raise BuildError(f"dtype is {dtype!r}, expected one of {', '.join(FLOATS)}")
     if format == "trtllm":
-        return plan_trtllm(checkpoint, dtype=dtype, tp=tp, pp=pp)
+        return plan_trtllm(checkpoint, dtype=dtype, tp=tp, pp=pp, fp8=fp8)
     if format != "hf":
         raise BuildError(f"format is {format!r}, expected one of {', '.join(FORMATS)}")
     if (tp, pp) != (1, 1):
         raise BuildError(
             f"--tp {tp} --pp {pp}: a Hugging Face folder is split by its runtime, not here; leave them out"
         )
-    return plan_hf(checkpoint, dtype=dtype)
+    return plan_hf(checkpoint, dtype=dtype, fp8=fp8)
 
 
-def _check_output(output: Path, checkpoint: Checkpoint) -> None:
+def check_output(output: Path, checkpoint: Checkpoint) -> None:
+    """Raise BuildError where `output` cannot be made."""
     if output.exists() or output.is_symlink():
         raise BuildError(f"{output}: exists already; name a folder that does not")
     place = output.resolve()

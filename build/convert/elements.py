@@ -18,8 +18,9 @@ Array = npt.NDArray[Any]
 
 FLOAT_NAMES: Mapping[str, str] = {spelling: name for name, spelling in FLOATS.items()}
 
-# The bits of positive infinity.
+# The bits of positive infinity; of NaN for the type that has none.
 _INFINITY: Mapping[str, int] = {
+    "F8_E4M3": 0x7F,
     "F16": 0x7C00,
     "BF16": 0x7F80,
     "F32": 0x7F80_0000,
@@ -38,7 +39,7 @@ def raw_view(data: memoryview, element_bytes: int) -> Array:
 
 
 def is_finite(bits: Array, dtype: str) -> bool:
-    """Whether no element is NaN or infinite; types other than F16, BF16, F32 and F64 are not looked at.
+    """Whether no element is NaN or infinite; of types narrower than 16 bits only F8_E4M3 is looked at.
 
     An element is not finite when its bits, without the sign, reach those of infinity. Two maxima, of the
     signed and of the unsigned reading, see both signs without a copy.
@@ -66,13 +67,14 @@ def cast(bits: Array, source: str, target: str, plus: float = 0.0) -> Array:
     """
     if source == target and plus == 0.0:
         return bits
-    values = _to_float32(bits, source)
+    values = to_float32(bits, source)
     if plus:
         values = values + np.float32(plus)
     return _from_float32(values, target)
 
 
-def _to_float32(bits: Array, dtype: str) -> npt.NDArray[np.float32]:
+def to_float32(bits: Array, dtype: str) -> npt.NDArray[np.float32]:
+    """Return raw elements of a float type as float32 values."""
     if dtype == "BF16":
         return (bits.astype(np.uint32) << 16).view(np.float32)
     if dtype == "F16":

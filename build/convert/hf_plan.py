@@ -9,6 +9,8 @@ from typing import Any
 from trtspec.build.checkpoint import INDEX, Checkpoint
 from trtspec.build.convert.elements import FLOAT_NAMES, is_float
 from trtspec.build.convert.formats import FLOATS
+from trtspec.build.convert.fp8 import Fp8Scales, quantization_documents
+from trtspec.build.convert.hf_fp8 import excluded_modules, hf_fp8_tensors
 from trtspec.build.convert.plan import Piece, Plan, PlannedFile, PlannedTensor, document
 from trtspec.build.tensor_file import TensorInfo, main_dtype
 from trtspec.errors import BuildError
@@ -28,16 +30,17 @@ COMPANIONS = (
 )
 
 
-def plan_hf(checkpoint: Checkpoint, *, dtype: str | None = None) -> Plan:
+def plan_hf(checkpoint: Checkpoint, *, dtype: str | None = None, fp8: Fp8Scales | None = None) -> Plan:
     """Plan a Hugging Face checkpoint of any architecture.
 
     Args:
         dtype: float16, bfloat16 or float32; None leaves every tensor as it is.
+        fp8: quantise with these scales, or write what is quantised already in the unified layout.
 
     Raises:
         BuildError: a cast is asked of weights that are quantised already.
     """
-    if dtype and checkpoint.config.get("quantization_config") is not None:
+    if dtype and (fp8 or checkpoint.config.get("quantization_config") is not None):
         raise BuildError(
             f"{checkpoint.path}: the weights are quantised, a cast to {dtype} would break their scales; "
             "leave --dtype out"
@@ -45,7 +48,8 @@ def plan_hf(checkpoint: Checkpoint, *, dtype: str | None = None) -> Plan:
     shards: dict[str, list[PlannedTensor]] = defaultdict(list)
     for tensor in checkpoint.tensors.values():
         target = FLOATS[dtype] if dtype and is_float(tensor.dtype) else tensor.dtype
-        shards[tensor.file.name].append(_whole_tensor(tensor, target))
+        made = hf_fp8_tensors(tensor, fp8) if fp8 else [_whole_tensor(tensor, target)]
+        shards[tensor.file.name].extend(made)
     files = tuple(PlannedFile.of(name, tensors) for name, tensors in sorted(shards.items()))
     documents = {
         name: (checkpoint.path / name).read_bytes()
@@ -53,6 +57,8 @@ def plan_hf(checkpoint: Checkpoint, *, dtype: str | None = None) -> Plan:
         if (checkpoint.path / name).is_file()
     }
     documents["config.json"] = _config(checkpoint, dtype)
+    if fp8:
+        documents |= _fp8_documents(checkpoint, fp8)
     if len(files) > 1:
         documents[INDEX] = document(
             {
@@ -61,7 +67,7 @@ def plan_hf(checkpoint: Checkpoint, *, dtype: str | None = None) -> Plan:
             }
         )
     main = main_dtype(checkpoint.tensors.values())
-    return Plan(files, documents, dtype or FLOAT_NAMES.get(main, main))
+    return Plan(files, documents, dtype or FLOAT_NAMES.get(main, main), notes=fp8.notes if fp8 else ())
 
 
 def _whole_tensor(tensor: TensorInfo, dtype: str) -> PlannedTensor:
@@ -79,3 +85,9 @@ def _config(checkpoint: Checkpoint, dtype: str | None) -> bytes:
     settings: dict[str, Any] = json.loads(json.dumps(checkpoint.config))
     spellings = [key for key in ("dtype", "torch_dtype") if key in settings] or ["torch_dtype"]
     return document({**settings, **dict.fromkeys(spellings, dtype)})
+
+
+def _fp8_documents(checkpoint: Checkpoint, fp8: Fp8Scales) -> dict[str, bytes]:
+    beside, inline = quantization_documents(fp8, excluded_modules(checkpoint, fp8))
+    config = {**checkpoint.config, "quantization_config": inline}
+    return {"hf_quant_config.json": document(beside), "config.json": document(config)}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from trtspec.build.convert.elements import Array
 from trtspec.build.tensor_file import DTYPE_BITS, TensorInfo
 
 
@@ -22,6 +23,7 @@ class Piece:
     row: int  # the first one it fills
     transposed: bool = False  # the file holds [in, out]
     plus: float = 0.0  # added in float32
+    recode: Callable[[Array], Array] | None = None  # in place of a cast: raw elements to raw elements
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class PlannedTensor:
     dtype: str  # safetensors spelling
     shape: tuple[int, ...]
     pieces: tuple[Piece, ...]
+    content: bytes = b""  # the whole tensor, where it comes from no source
 
     @property
     def size_bytes(self) -> int:

@@ -83,6 +83,7 @@ def write_files(
             descriptor = _create(folder / file.name, file)
             stack.callback(os.close, descriptor)
             for tensor, offset in file.offsets():
+                _write(descriptor, memoryview(tensor.content), offset)
                 for piece in tensor.pieces:
                     place = _Place(piece, descriptor, offset, tensor.dtype)
                     begin = offset + piece.row * place.row_bytes
@@ -188,6 +189,8 @@ def _wanted(stored: Array, piece: Piece, first_row: int) -> tuple[Array, int]:
 
 def _converted(wanted: Array, source: TensorInfo, place: _Place) -> Array:
     bits = np.ascontiguousarray(wanted)
+    if place.piece.recode is not None:
+        return place.piece.recode(bits)
     if place.dtype == source.dtype and not place.piece.plus:
         return bits
     values = cast(bits, source.dtype, place.dtype, place.piece.plus)

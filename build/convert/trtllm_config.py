@@ -5,12 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from trtspec.build.checkpoint import Checkpoint
+from trtspec.build.convert.fp8 import Fp8Scales
 from trtspec.build.convert.settings import Settings, flag, integer
 from trtspec.build.convert.tables import Dimensions, Family
 
 
 def trtllm_config(
-    checkpoint: Checkpoint, family: Family, d: Dimensions, *, dtype: str, tied: bool, tp: int, pp: int
+    checkpoint: Checkpoint,
+    family: Family,
+    d: Dimensions,
+    *,
+    dtype: str,
+    tied: bool,
+    tp: int,
+    pp: int,
+    fp8: Fp8Scales | None = None,
 ) -> dict[str, Any]:
     """Return the whole of config.json.
 
@@ -40,8 +49,18 @@ def trtllm_config(
             "cp_size": 1,
             "gpus_per_node": 8,
         },
-        "quantization": {"quant_algo": None, "kv_cache_quant_algo": None},
+        "quantization": _quantization(fp8),
         **family.settings(checkpoint.config, d),
+    }
+
+
+def _quantization(fp8: Fp8Scales | None) -> dict[str, Any]:
+    if fp8 is None:
+        return {"quant_algo": None, "kv_cache_quant_algo": None}
+    return {
+        "quant_algo": fp8.algorithm,
+        "kv_cache_quant_algo": "FP8" if fp8.cache else None,
+        "exclude_modules": ["lm_head"],
     }
 
 

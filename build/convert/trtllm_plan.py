@@ -7,18 +7,28 @@ stage; only the first has the embedding, only the last the final norm and the he
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from trtspec.build.checkpoint import Checkpoint, TensorInfo, shown_count
-from trtspec.build.convert.elements import FLOAT_NAMES, is_float
+from trtspec.build.convert.e4m3 import E4M3
+from trtspec.build.convert.elements import FLOAT_NAMES, Array, is_float
 from trtspec.build.convert.families import family_of
 from trtspec.build.convert.formats import FLOATS
+from trtspec.build.convert.fp8 import PER_TENSOR, Fp8Scales
+from trtspec.build.convert.linears import find_linears, model_prefix, module_of
 from trtspec.build.convert.plan import Piece, Plan, PlannedFile, PlannedTensor, document
 from trtspec.build.convert.settings import flag
-from trtspec.build.convert.splitting import check_split, cut
+from trtspec.build.convert.splitting import Cut, check_split, cut
 from trtspec.build.convert.tables import Dimensions, Family, Part, Split, Table, Weight
 from trtspec.build.convert.trtllm_config import trtllm_config, window_note
+from trtspec.build.convert.trtllm_fp8 import (
+    FusedScales,
+    cache_tensors,
+    check_fp8,
+    recoding,
+    scale_tensors,
+)
 from trtspec.build.tensor_file import main_dtype, same_content
 from trtspec.errors import CheckpointError
 
@@ -26,11 +36,19 @@ HEAD = "lm_head.weight"
 EMBEDDING = "vocab_embedding.weight"
 
 
-def plan_trtllm(checkpoint: Checkpoint, *, dtype: str | None = None, tp: int = 1, pp: int = 1) -> Plan:
+def plan_trtllm(
+    checkpoint: Checkpoint,
+    *,
+    dtype: str | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    fp8: Fp8Scales | None = None,
+) -> Plan:
     """Plan a TensorRT-LLM 1.2.1 checkpoint.
 
     Args:
         dtype: float16, bfloat16 or float32; None takes the checkpoint's own.
+        fp8: the scales to quantise with, or those of a checkpoint that is quantised already.
 
     Raises:
         CheckpointError: unknown architecture; unmapped, missing or misshapen tensors; a missing head.
@@ -39,16 +57,22 @@ def plan_trtllm(checkpoint: Checkpoint, *, dtype: str | None = None, tp: int = 1
     family = family_of(checkpoint.architecture)
     d = family.dimensions(checkpoint.config, checkpoint.vocab_size)
     check_split(family, d, tp, pp)
-    model = _Model(checkpoint, family, d, _prefix(checkpoint, family))
+    if fp8:
+        linears = find_linears(checkpoint)
+        check_fp8(fp8, [name for layer in linears for name in layer.names], checkpoint.path)
+    model = _Model(checkpoint, family, d, model_prefix(checkpoint, family))
     tied, notes = _tied(model)
     stages = [model.stage(stage, pp, tied, tp) for stage in range(pp)]
-    sources = _resolve(model, stages)
-    spelling = FLOATS[dtype] if dtype else main_dtype(sources.values())
-    config = trtllm_config(checkpoint, family, d, dtype=FLOAT_NAMES[spelling], tied=tied, tp=tp, pp=pp)
+    sources = _resolve(model, stages, fp8)
+    plain = [tensor for tensor in sources.values() if is_float(tensor.dtype)]
+    spelling = FLOATS[dtype] if dtype else main_dtype(plain)
+    config = trtllm_config(
+        checkpoint, family, d, dtype=FLOAT_NAMES[spelling], tied=tied, tp=tp, pp=pp, fp8=fp8
+    )
     ranks = (
         PlannedFile.of(
             f"rank{stage * tp + tp_rank}.safetensors",
-            _rank_tensors(stages[stage], sources, d, spelling, tp, tp_rank),
+            _rank_tensors(stages[stage], sources, d, spelling, tp, tp_rank, fp8),
         )
         for stage in range(pp)
         for tp_rank in range(tp)
@@ -58,7 +82,7 @@ def plan_trtllm(checkpoint: Checkpoint, *, dtype: str | None = None, tp: int = 1
         documents={"config.json": document(config)},
         dtype=FLOAT_NAMES[spelling],
         tied=tied,
-        notes=notes + window_note(checkpoint.config, config),
+        notes=notes + window_note(checkpoint.config, config) + (fp8.notes if fp8 else ()),
     )
 
 
@@ -104,14 +128,6 @@ def _rooted(weight: Weight, place: str) -> Weight:
     return replace(weight, parts=tuple(replace(part, source=place + part.source) for part in weight.parts))
 
 
-def _prefix(checkpoint: Checkpoint, family: Family) -> str:
-    """Return the spelling of the model's prefix that this checkpoint uses."""
-    for prefix in family.prefixes:
-        if any(name.startswith(f"{prefix}{family.layers.partition('{}')[0]}") for name in checkpoint.tensors):
-            return prefix
-    return family.prefixes[0]
-
-
 def _tied(model: _Model) -> tuple[bool, tuple[str, ...]]:
     """Decide from config.json and from the data whether the head is the embedding.
 
@@ -138,7 +154,7 @@ def _tied(model: _Model) -> tuple[bool, tuple[str, ...]]:
     )
 
 
-def _resolve(model: _Model, stages: list[Table]) -> dict[str, TensorInfo]:
+def _resolve(model: _Model, stages: list[Table], fp8: Fp8Scales | None) -> dict[str, TensorInfo]:
     """Return every source the stages name; names, shapes and types must fit the checkpoint exactly."""
     tensors, path = model.checkpoint.tensors, model.checkpoint.path
     parts = {part.source: part for part in _parts(stages)}
@@ -150,7 +166,7 @@ def _resolve(model: _Model, stages: list[Table]) -> dict[str, TensorInfo]:
         )
     left_over = {
         name
-        for name in tensors.keys() - parts.keys() - {HEAD}
+        for name in tensors.keys() - parts.keys() - {HEAD} - (fp8.replaced if fp8 else frozenset())
         if not any(re.search(pattern, name) for pattern in model.family.ignored)
     }
     if left_over:
@@ -164,7 +180,8 @@ def _resolve(model: _Model, stages: list[Table]) -> dict[str, TensorInfo]:
             raise CheckpointError(
                 f"{path}: {name} has shape {list(tensors[name].shape)}, config.json implies {list(expected)}"
             )
-    others = {name for name in parts if not is_float(tensors[name].dtype)}
+    codes = {f"{module}.weight" for module in fp8.linears} if fp8 and fp8.stored else set()
+    others = {name for name in parts.keys() - codes if not is_float(tensors[name].dtype)}
     if others:
         raise CheckpointError(
             f"{path}: {shown_count(others, 'tensor')}, of type {tensors[min(others)].dtype}; expected "
@@ -180,18 +197,45 @@ def _parts(stages: list[Table]) -> Iterator[Part]:
 
 
 def _rank_tensors(
-    table: Table, sources: dict[str, TensorInfo], d: Dimensions, dtype: str, tp: int, tp_rank: int
+    table: Table,
+    sources: dict[str, TensorInfo],
+    d: Dimensions,
+    dtype: str,
+    tp: int,
+    tp_rank: int,
+    fp8: Fp8Scales | None,
 ) -> Iterator[PlannedTensor]:
     for name, weight in table.items():
-        pieces, row, width = [], 0, 1
-        for part in weight.parts:
-            held = cut(part, d, tp, tp_rank)
-            pieces.append(
-                Piece(sources[part.source], held.rows, held.columns, row, part.transposed, weight.plus)
-            )
-            row += held.filled_rows
-            width = held.columns[1] - held.columns[0]
-        shape: tuple[int, ...] = (row,) if len(weight.parts[0].shape) == 1 else (row, width)
-        if weight.stacked:
-            shape = (weight.stacked, row // weight.stacked, width)
-        yield PlannedTensor(name, weight.dtype or dtype, shape, tuple(pieces))
+        parts = [(part, cut(part, d, tp, tp_rank)) for part in weight.parts]
+        quantised = fp8 if fp8 and module_of(weight.parts[0].source) in fp8.linears else None
+        if quantised is None or not name.endswith(".weight"):
+            yield _fused(name, weight, parts, sources, weight.dtype or dtype)
+            continue
+        fused = FusedScales.of(name, table, quantised) if quantised.algorithm == PER_TENSOR else None
+        recodes = [recoding(part, sources[part.source], quantised, fused) for part in weight.parts]
+        yield _fused(name, weight, parts, sources, E4M3, recodes)
+        yield from scale_tensors(name, parts, quantised, fused)
+        attention = module_of(weight.parts[0].source).rpartition(".")[0]
+        if attention in quantised.cache and name.endswith(".attention.qkv.weight"):
+            yield from cache_tensors(name.removesuffix("qkv.weight"), *quantised.cache[attention])
+
+
+def _fused(
+    name: str,
+    weight: Weight,
+    parts: list[tuple[Part, Cut]],
+    sources: dict[str, TensorInfo],
+    dtype: str,
+    recodes: Sequence[Callable[[Array], Array] | None] | None = None,
+) -> PlannedTensor:
+    """Return one tensor of a rank: the blocks it holds of its parts, one below the other."""
+    pieces, row, width = [], 0, 1
+    for (part, held), recode in zip(parts, recodes or [None] * len(parts), strict=True):
+        source = sources[part.source]
+        pieces.append(Piece(source, held.rows, held.columns, row, part.transposed, weight.plus, recode))
+        row += held.filled_rows
+        width = held.columns[1] - held.columns[0]
+    shape: tuple[int, ...] = (row,) if len(weight.parts[0].shape) == 1 else (row, width)
+    if weight.stacked:
+        shape = (weight.stacked, row // weight.stacked, width)
+    return PlannedTensor(name, dtype, shape, tuple(pieces))

@@ -83,5 +83,10 @@ def _needs_more(config: dict[str, Any], name: str, max_seq_len: int) -> bool:
         or rope["rope_type"] not in ROPE_TYPES
         or rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0
         or config.get("hidden_act", "silu") != "silu"
-        or config.get("quantization_config") is not None
+        or not _is_plain_or_fp8(config)
     )
+
+
+def _is_plain_or_fp8(config: dict[str, Any]) -> bool:
+    quantization = config.get("quantization_config")
+    return quantization is None or str(quantization.get("quant_algo")).startswith("FP8")

@@ -10,12 +10,13 @@ shared by G query heads, H = K · G):
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from .architecture import Architecture
+from .fp8 import Fp8, fp8_linear
 from .linear import Linear, linear
 from .norm import Norm, rms_norm
 from .weights import Weights
@@ -54,14 +55,14 @@ def load_layer(arch: Architecture, weights: Weights, index: int) -> Layer:
     hidden, inner, head_dim = arch.hidden_size, arch.intermediate_size, arch.head_dim
     q_size, kv_size = arch.heads * head_dim, arch.kv_heads * head_dim
 
-    def projection(part: str, rows: int, columns: int, biased: bool) -> tuple[Tensor, Tensor | None]:
-        bias = weights.take(f"{name}{part}.bias", rows) if biased else None
-        return weights.take(f"{name}{part}.weight", rows, columns), bias
+    def projection(part: str, rows: int, columns: int, biased: bool) -> _Projection:
+        weight, fp8 = weights.take_matrix(f"{name}{part}", rows, columns)
+        return _Projection(weight, weights.take(f"{name}{part}.bias", rows) if biased else None, fp8)
 
     q = projection("self_attn.q_proj", q_size, hidden, arch.qkv_bias)
     k = projection("self_attn.k_proj", kv_size, hidden, arch.qkv_bias)
     v = projection("self_attn.v_proj", kv_size, hidden, arch.qkv_bias)
-    output, output_bias = projection("self_attn.o_proj", hidden, q_size, arch.output_bias)
+    output = projection("self_attn.o_proj", hidden, q_size, arch.output_bias)
     gate = projection("mlp.gate_proj", inner, hidden, arch.mlp_bias)
     up = projection("mlp.up_proj", inner, hidden, arch.mlp_bias)
     down = projection("mlp.down_proj", hidden, inner, arch.mlp_bias)
@@ -70,12 +71,12 @@ def load_layer(arch: Architecture, weights: Weights, index: int) -> Layer:
     weights.drop(f"{name}self_attn.rotary_emb.inv_freq")
     return Layer(
         attention_norm=_norm(arch, weights, f"{name}input_layernorm.weight"),
-        qkv=_stacked(_rows(q, q_rows), _rows(k, k_rows), v),
+        qkv=_stacked(q.rows(q_rows), k.rows(k_rows), v),
         qk_norm=_qk_norm(arch, weights, name) if arch.qk_norm else None,
-        output=linear(output[:, _group_heads(torch.arange(q_size), arch)].contiguous(), output_bias),
+        output=_stacked(output.columns(_group_heads(torch.arange(q_size), arch))),
         mlp_norm=_norm(arch, weights, f"{name}post_attention_layernorm.weight"),
         gate_up=_stacked(gate, up),
-        down=linear(*down),
+        down=_stacked(down),
     )
 
 
@@ -92,15 +93,44 @@ def _qk_norm(arch: Architecture, weights: Weights, layer: str) -> Norm:
     return rms_norm(torch.cat(parts), arch.norm_eps)
 
 
-def _stacked(*parts: tuple[Tensor, Tensor | None]) -> Linear:
+@dataclass(frozen=True, slots=True)
+class _Projection:
+    """One matrix of the checkpoint, or several stacked."""
+
+    weight: Tensor
+    bias: Tensor | None
+    fp8: Fp8 | None
+
+    def rows(self, order: Tensor) -> _Projection:
+        """Return it with its outputs in another order."""
+        bias = self.bias if self.bias is None else self.bias[order]
+        fp8 = self.fp8 if self.fp8 is None else replace(self.fp8, rows=self.fp8.rows[order])
+        return _Projection(self.weight[order], bias, fp8)
+
+    def columns(self, order: Tensor) -> _Projection:
+        """Return it for inputs in another order."""
+        return replace(self, weight=self.weight[:, order].contiguous())
+
+    def linear(self) -> Linear:
+        """Return its product, packed."""
+        if self.fp8 is None:
+            return linear(self.weight, self.bias)
+        return fp8_linear(self.weight, self.fp8, self.bias)
+
+
+def _stacked(*parts: _Projection) -> Linear:
     """Return several projections of the same input as one."""
-    biases = [bias for _, bias in parts if bias is not None]
-    return linear(torch.cat([weight for weight, _ in parts]), torch.cat(biases) if biases else None)
-
-
-def _rows(part: tuple[Tensor, Tensor | None], rows: Tensor) -> tuple[Tensor, Tensor | None]:
-    weight, bias = part
-    return weight[rows], bias if bias is None else bias[rows]
+    if len({(part.fp8 is None, part.fp8 and part.fp8.input) for part in parts}) > 1:
+        # Each rounds its input with a scale of its own.
+        products = [part.linear() for part in parts]
+        return lambda x: torch.cat([product(x) for product in products], dim=-1)
+    biases = [part.bias for part in parts if part.bias is not None]
+    scales = [part.fp8 for part in parts if part.fp8 is not None]
+    return _Projection(
+        torch.cat([part.weight for part in parts]),
+        torch.cat(biases) if biases else None,
+        Fp8(torch.cat([fp8.rows for fp8 in scales]), scales[0].input) if scales else None,
+    ).linear()
 
 
 def _interleave(x: Tensor, head_dim: int) -> Tensor:

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from .errors import EngineLoadError
+from .fp8 import Fp8, dequantise, read_scales, round_inputs, scale_names
 from .model import Segment
+from .weights import read_tensors
 
 # RoPE types whose frequencies change with the length: keys cached before the change do not fit later ones.
 _LENGTH_DEPENDENT = ("longrope", "dynamic", "su")
@@ -30,19 +32,30 @@ class TransformersModel:
     def __init__(
         self, folder: Path, config: dict[str, Any], dtype: torch.dtype, *, slots: int, max_seq_len: int
     ) -> None:
-        from transformers import AutoModelForCausalLM, DynamicCache
+        from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, DynamicCache
 
         loader: Any = AutoModelForCausalLM
         _refuse_length_dependent(folder, config, max_seq_len)
+        scales: dict[str, Fp8] = {}
+        options: dict[str, Any] = {
+            "dtype": dtype,
+            "local_files_only": True,
+            "trust_remote_code": False,
+            "output_loading_info": True,
+        }
         try:
-            model, report = loader.from_pretrained(
-                folder, dtype=dtype, local_files_only=True, trust_remote_code=False, output_loading_info=True
-            )
+            if "quantization_config" in config:
+                settings, tensors, scales = _dequantised(folder)
+                loader = MODEL_FOR_CAUSAL_LM_MAPPING[type(settings)]
+                model, report = loader.from_pretrained(None, config=settings, state_dict=tensors, **options)
+            else:
+                model, report = loader.from_pretrained(folder, **options)
         except (OSError, ValueError, KeyError) as error:
             raise EngineLoadError(f"{folder}: transformers cannot load it ({error})") from error
         faults = sorted({*report["missing_keys"], *report["unexpected_keys"]})
         if faults:
             raise EngineLoadError(f"{folder}: {len(faults)} tensors missing or unknown, first {faults[0]!r}")
+        round_inputs(model, scales)
         self._model: Any = model.eval()
         self.vocab_size: int = self._model.get_output_embeddings().weight.shape[0]
         # transformers renamed the argument within version 5.
@@ -81,6 +94,27 @@ class TransformersModel:
         )
         rows: Tensor = output.logits[0].float()
         return rows[len(rows) - segment.logit_rows :]
+
+
+def _dequantised(folder: Path) -> tuple[Any, dict[str, Tensor], dict[str, Fp8]]:
+    """Return the values of an FP8 folder as from_pretrained takes them, and the scales of its inputs.
+
+    Given the folder itself it would load the codes as weights, without an error.
+    """
+    from transformers import AutoConfig
+
+    tensors = read_tensors(folder)
+    scales = read_scales(tensors, folder)
+    if not scales:
+        raise EngineLoadError(f"{folder}: config.json says that it is quantised, but no weight is FP8")
+    auto_config: Any = AutoConfig
+    settings = auto_config.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    del settings.quantization_config
+    for module, fp8 in scales.items():
+        tensors[f"{module}.weight"] = dequantise(tensors[f"{module}.weight"], fp8.rows)
+        for name in scale_names(module):
+            tensors.pop(name, None)
+    return settings, tensors, scales
 
 
 def _refuse_length_dependent(folder: Path, config: dict[str, Any], max_seq_len: int) -> None:

@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from .errors import EngineLoadError
+from .fp8 import Fp8, read_scales, scale_names
 
 
 class Weights:
@@ -18,7 +19,8 @@ class Weights:
     def __init__(self, folder: Path, dtype: torch.dtype) -> None:
         self.folder = folder
         self._dtype = dtype
-        self._tensors = dict(_tensors(folder))
+        self._tensors = read_tensors(folder)
+        self._fp8 = read_scales(self._tensors, folder)
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
@@ -34,6 +36,13 @@ class Weights:
             )
         return tensor.to(self._dtype)
 
+    def take_matrix(self, module: str, rows: int, columns: int) -> tuple[Tensor, Fp8 | None]:
+        """Return a module's weight, and its scales where it holds FP8 codes."""
+        fp8 = self._fp8.pop(module, None)
+        if fp8 is not None:
+            self.drop(*scale_names(module))
+        return self.take(f"{module}.weight", rows, columns), fp8
+
     def drop(self, *names: str) -> None:
         """Forget tensors that carry nothing the config does not."""
         for name in names:
@@ -46,6 +55,11 @@ class Weights:
                 f"{self.folder}: {len(self._tensors)} tensors the architecture has no place for, "
                 f"first {min(self._tensors)!r}"
             )
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """Return the tensors of all shards as they are stored."""
+    return dict(_tensors(folder))
 
 
 def _tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:

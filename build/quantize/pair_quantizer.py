@@ -1,0 +1,173 @@
+"""The FP8 engines of a pair on the cpu runtime, and what quantising them cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from trtspec.build.checkpoint import Checkpoint, open_checkpoint
+from trtspec.build.convert.fp8 import Fp8Scales
+from trtspec.build.convert.hf_plan import COMPANIONS, plan_hf
+from trtspec.build.convert.stream import write_files
+from trtspec.build.quantize.choices import Device, Quantization
+from trtspec.build.quantize.quantizer import Calibration, Fp8Options, check_options, find_scales
+from trtspec.build.quantize.ready_made import read_fp8
+from trtspec.build.quantize.texts import (
+    HELD_OUT,
+    Texts,
+    check_lengths,
+    encode_texts,
+    read_texts,
+    shipped_texts,
+)
+from trtspec.engines.pair import (
+    AcceptanceManifest,
+    CalibrationManifest,
+    EngineDtype,
+    QualityManifest,
+    QuantizationManifest,
+)
+from trtspec.errors import BuildError
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class PairQuantization:
+    """What of a pair is quantised, and how it is calibrated and measured."""
+
+    target: Quantization = "none"
+    draft: Quantization = "none"
+    # As in Fp8Options.
+    calibrate: Path | Literal["none"] | None = None
+    # Texts to measure on; None: trtspec's own. Not those of the calibration.
+    evaluate: Path | None = None
+    # The build fails where a model moves farther than this, in nats; None: it never does.
+    max_kl: float | None = None
+    device: Device = "cpu"
+
+    @property
+    def fp8(self) -> Fp8Options:
+        """How one checkpoint is quantised."""
+        return Fp8Options(calibrate=self.calibrate, device=self.device)
+
+
+@dataclass(frozen=True)
+class Role:
+    """One model of the pair on its way to an engine."""
+
+    name: str  # target or draft
+    checkpoint: Checkpoint
+    engine: Path  # the folder to write
+    wanted: Quantization
+
+
+@dataclass(frozen=True)
+class QuantizedRole:
+    """An engine folder of FP8, and where its scales come from."""
+
+    role: Role
+    manifest: QuantizationManifest
+
+
+def quantize_role(
+    role: Role, options: PairQuantization, dtype: EngineDtype, tokenizer: Path, state: Path, report: Report
+) -> QuantizedRole | None:
+    """Write config.json and weights of an FP8 engine; None where the model stays unquantised.
+
+    A checkpoint that is FP8 already keeps its codes and scales, whatever was asked.
+
+    Raises:
+        CheckpointError, BuildError: FP8 cannot hold the model.
+    """
+    fp8, calibration = read_fp8(role.checkpoint), None
+    if fp8 is not None:
+        report(f"{role.name}: FP8 already, quantised by {fp8.origin}; its codes and scales are kept")
+    elif role.wanted == "fp8":
+        fp8_options = replace(options.fp8, compute_dtype=dtype)
+        check_options(role.checkpoint, fp8_options, "hf")
+
+        def say(done: int, layers: int) -> None:
+            report(f"{role.name}: calibrated {done} of {layers} layers")
+
+        fp8, calibration = find_scales(
+            role.checkpoint, fp8_options, tokenizer=tokenizer, state=state, report=say
+        )
+    else:
+        return None
+    for note in fp8.notes:
+        report(f"{role.name}: {note}")
+    if fp8.cache:
+        report(f"{role.name}: its FP8 cache scales are kept; the cpu runtime caches in {dtype}")
+    plan = plan_hf(role.checkpoint, fp8=fp8)
+    for name, content in plan.documents.items():
+        if name not in COMPANIONS:
+            (role.engine / name).write_bytes(content)
+    write_files(plan.weights, role.engine, workers=1)
+    return QuantizedRole(role, _manifest(fp8, calibration))
+
+
+def _manifest(fp8: Fp8Scales, calibration: Calibration | None) -> QuantizationManifest:
+    return QuantizationManifest(
+        algorithm=fp8.algorithm,
+        origin=fp8.origin,
+        activations="static" if fp8.static else "dynamic",
+        calibration=None if calibration is None else CalibrationManifest(**vars(calibration)),
+    )
+
+
+def measure_pair(
+    target: Role,
+    draft: Role,
+    quantised: Sequence[QuantizedRole],
+    options: PairQuantization,
+    dtype: EngineDtype,
+    tokenizer: Path,
+    report: Report,
+) -> tuple[dict[str, QuantizationManifest], AcceptanceManifest | None]:
+    """Return the manifests with the quality of what was quantised here, and the pair's acceptance.
+
+    Nothing is measured where nothing was quantised here: there is no unquantised model to compare with.
+
+    Raises:
+        BuildError: a model moved farther than `max_kl` allows, or the texts cannot be used.
+    """
+    manifests = {found.role.name: found.manifest for found in quantised}
+    ours = [found.role for found in quantised if found.manifest.origin == "trtspec"]
+    if not ours:
+        return manifests, None
+    from trtspec.build.quantize.calibration import named_dtype
+    from trtspec.build.quantize.quality import acceptance, check_divergence, compare, evaluate
+
+    texts = read_texts(options.evaluate) if options.evaluate else shipped_texts(HELD_OUT)
+    ids = encode_texts(texts, target.checkpoint, tokenizer)
+    check_lengths(ids, draft.checkpoint, texts.name)
+    _check_held_out(texts, manifests)
+    evaluated = {}
+    for role in (target, draft):
+        report(f"{role.name}: running {sum(map(len, ids))} tokens of held-out text")
+        written = open_checkpoint(role.engine) if role in ours else None
+        evaluated[role.name] = evaluate(role.checkpoint, written, ids, named_dtype(dtype), options.device)
+    for role in ours:
+        quality = compare(evaluated[role.name], ids)
+        check_divergence(role.name, quality, options.max_kl)
+        found = QualityManifest(texts_sha256=texts.sha256, **vars(quality))
+        manifests[role.name] = manifests[role.name].model_copy(update={"quality": found})
+    before, after = acceptance(evaluated["target"], evaluated["draft"])
+    return manifests, AcceptanceManifest(
+        sampled_before=before.sampled,
+        sampled_after=after.sampled,
+        greedy_before=before.greedy,
+        greedy_after=after.greedy,
+    )
+
+
+def _check_held_out(texts: Texts, manifests: dict[str, QuantizationManifest]) -> None:
+    calibrated = {m.calibration.texts_sha256 for m in manifests.values() if m.calibration is not None}
+    if texts.sha256 in calibrated:
+        raise BuildError(
+            f"{texts.name}: calibration has seen these texts, so they say little about quality; give others "
+            "with --evaluate"
+        )
