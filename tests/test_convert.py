@@ -578,7 +578,7 @@ def test_the_command_tells_notes_on_stderr(tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--dtype", "half"], ["--tp", "0"], ["--format", "onnx"], ["--quantization", "fp8"]]
+    "arguments", [["--dtype", "half"], ["--tp", "0"], ["--format", "onnx"], ["--quantization", "int4"]]
 )
 def test_wrong_usage_exits_2(demo_pair: Path, tmp_path: Path, arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
