@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 from trtspec import __version__
 from trtspec.build.check.doctor import PairReport, check
 from trtspec.build.checkpoint import INDEX, Checkpoint, open_checkpoint
+from trtspec.build.convert.converter import plan_conversion, write_plan
 from trtspec.build.quantize.pair_quantizer import PairQuantization, Role, measure_pair, quantize_role
 from trtspec.engines.host import min_sm
 from trtspec.engines.pair import (
@@ -45,13 +46,17 @@ class BuildOptions:
     """What the engines of a pair shall hold."""
 
     runtime: Runtime = "cpu"
-    dtype: EngineDtype = "float32"
+    # None: float32 on the cpu runtime, the checkpoint's own for TensorRT-LLM.
+    dtype: EngineDtype | None = None
     # Tokens of prompt and answer together; None: the target's context, at most DEFAULT_MAX_SEQ_LEN.
     max_seq_len: int | None = None
     # Sequences in flight.
     max_batch_size: int = 16
     # Draft tokens in a round.
     max_draft_len: int = 8
+    # TensorRT-LLM ranks and pipeline stages of each engine.
+    tp: int = 1
+    pp: int = 1
     quantization: PairQuantization = field(default_factory=PairQuantization)
 
 
@@ -73,7 +78,6 @@ def build(
     checkpoints = open_checkpoint(target), open_checkpoint(draft)
     found = _check_pair(*checkpoints, report)
     lengths = _lengths(*checkpoints, options)
-    vocab_size = max(checkpoint.vocab_size for checkpoint in checkpoints)
     with publish(output) as folder:
         _write_tokenizer(checkpoints[0], folder / "tokenizer")
         wanted = options.quantization
@@ -81,31 +85,24 @@ def build(
             Role("target", checkpoints[0], folder / "target", wanted.target),
             Role("draft", checkpoints[1], folder / "draft", wanted.draft),
         )
-        written = _write_weights(roles, folder / "tokenizer", output, options, report)
-        engines = [
-            _finish_engine(
-                role.checkpoint,
-                role.engine,
-                EngineSettings(
-                    dtype=options.dtype,
-                    max_seq_len=max_seq_len,
-                    max_batch_size=options.max_batch_size,
-                    max_draft_len=options.max_draft_len,
-                    vocab_size=vocab_size,
-                ),
-                found.eos_token_ids,
-                written,
-            )
-            for role, max_seq_len in zip(roles, lengths, strict=True)
-        ]
+        if options.runtime == "cpu":
+            written = _write_weights(roles, found.eos_token_ids, output, folder, options, report)
+        else:
+            written = _convert_weights(roles, options, report)
+        engines = []
+        for role, settings in zip(roles, _settings(roles, lengths, options, written), strict=True):
+            if options.runtime == "cpu":
+                _write_json(role.engine / "engine.json", settings.model_dump())
+            engines.append(_describe_engine(role, settings, written))
         needed_sm = min_sm(fp8=bool(written.quantizations))
         manifest = Manifest(
             trtspec_version=__version__,
             runtime=options.runtime,
+            compiled=options.runtime == "cpu",
             target=engines[0],
             draft=engines[1],
             eos_token_ids=found.eos_token_ids,
-            repairs=tuple(finding.id for finding in found.findings if finding.repairable),
+            repairs=_repairs(found, options.runtime),
             tokenizer_sha256=_sha256(folder / "tokenizer" / "tokenizer.json"),
             acceptance=written.acceptance,
             host_needs=None if needed_sm is None else HostNeeds(min_sm=needed_sm),
@@ -134,11 +131,49 @@ def _lengths(target: Checkpoint, draft: Checkpoint, options: BuildOptions) -> tu
         (not 1 < wanted <= context, f"max_seq_len is {wanted}, the target's context is {context} tokens"),
         (options.max_draft_len < 1, f"max_draft_len is {options.max_draft_len}, expected at least 1"),
         (options.max_batch_size < 1, f"max_batch_size is {options.max_batch_size}, expected at least 1"),
+        *_runtime_faults(options),
     )
     for wrong, message in faults:
         if wrong:
             raise BuildError(message)
     return wanted, min(wanted, _context(draft))
+
+
+def _runtime_faults(options: BuildOptions) -> tuple[tuple[bool, str], ...]:
+    """What one runtime cannot do and another can."""
+    on_cpu = options.runtime == "cpu"
+    quantised = "fp8" in (options.quantization.target, options.quantization.draft)
+    return (
+        (on_cpu and options.dtype == "float16", "--runtime cpu computes in float32 or bfloat16, not float16"),
+        (on_cpu and (options.tp, options.pp) != (1, 1), "--tp and --pp are for --runtime tensorrt"),
+        (
+            not on_cpu and quantised,
+            "--runtime tensorrt with FP8: quantise each model with `trtspec convert --quantization fp8`",
+        ),
+    )
+
+
+def _repairs(found: PairReport, runtime: Runtime) -> tuple[str, ...]:
+    """Return the findings that this build mends; TensorRT-LLM checkpoints keep their widths."""
+    mended = [finding.id for finding in found.findings if finding.repairable]
+    return tuple(repair for repair in mended if runtime == "cpu" or repair != "vocab.width")
+
+
+def _settings(
+    roles: tuple[Role, Role], lengths: tuple[int, int], options: BuildOptions, written: _Written
+) -> list[EngineSettings]:
+    """Return what each engine is to hold."""
+    widest = max(role.checkpoint.vocab_size for role in roles)
+    return [
+        EngineSettings(
+            dtype=written.dtypes[role.name],
+            max_seq_len=max_seq_len,
+            max_batch_size=options.max_batch_size,
+            max_draft_len=options.max_draft_len,
+            vocab_size=widest if options.runtime == "cpu" else role.checkpoint.vocab_size,
+        )
+        for role, max_seq_len in zip(roles, lengths, strict=True)
+    ]
 
 
 def _context(checkpoint: Checkpoint) -> int:
@@ -154,29 +189,60 @@ def _context(checkpoint: Checkpoint) -> int:
 class _Written:
     """What is known of the weights once they are written."""
 
-    hashes: Mapping[str, Mapping[str, str]]  # by role and file, of what was copied
-    quantizations: Mapping[str, QuantizationManifest]  # by role
-    acceptance: AcceptanceManifest | None
+    dtypes: Mapping[str, EngineDtype]  # by role
+    hashes: Mapping[str, Mapping[str, str]] = field(
+        default_factory=dict
+    )  # by role and file, of what was copied
+    quantizations: Mapping[str, QuantizationManifest] = field(default_factory=dict)  # by role
+    acceptance: AcceptanceManifest | None = None
+
+
+def _convert_weights(roles: tuple[Role, Role], options: BuildOptions, report: Report) -> _Written:
+    """Write both models as TensorRT-LLM checkpoints, which trtllm-build compiles."""
+    plans = [
+        plan_conversion(role.checkpoint, "trtllm", options.dtype, options.tp, options.pp) for role in roles
+    ]
+    for role, plan in zip(roles, plans, strict=True):
+        report(f"{role.name}: {role.checkpoint.architecture} from {role.checkpoint.path}")
+        for note in plan.notes:
+            report(f"{role.name}: {note}")
+        role.engine.mkdir()
+        write_plan(plan, role.engine)
+    return _Written({role.name: _dtype(plan.dtype) for role, plan in zip(roles, plans, strict=True)})
+
+
+def _dtype(name: str) -> EngineDtype:
+    if name not in get_args(EngineDtype):
+        raise BuildError(f"engines of dtype {name} are not made; give --dtype")
+    return cast(EngineDtype, name)
 
 
 def _write_weights(
-    roles: tuple[Role, Role], tokenizer: Path, output: Path, options: BuildOptions, report: Report
+    roles: tuple[Role, Role],
+    eos_token_ids: tuple[int, ...],
+    output: Path,
+    folder: Path,
+    options: BuildOptions,
+    report: Report,
 ) -> _Written:
-    """Write config.json and weights of both engines."""
+    """Write the checkpoints of both cpu engines: config.json, generation_config.json and weights."""
+    dtype, tokenizer = options.dtype or "float32", folder / "tokenizer"
     hashes, quantised = {}, []
     for role in roles:
         report(f"{role.name}: {role.checkpoint.architecture} from {role.checkpoint.path}")
         role.engine.mkdir()
         state = output.parent / f".{output.name}.{role.name}.calibration"
-        made = quantize_role(role, options.quantization, options.dtype, tokenizer, state, report)
+        made = quantize_role(role, options.quantization, dtype, tokenizer, state, report)
         if made is None:
             hashes[role.name] = _copy_weights(role.checkpoint, role.engine)
         else:
             quantised.append(made)
+        ends = {"eos_token_id": list(eos_token_ids)} if eos_token_ids else {}
+        _write_json(role.engine / "generation_config.json", {**role.checkpoint.generation_config, **ends})
     quantizations, acceptance = measure_pair(
-        *roles, quantised, options.quantization, options.dtype, tokenizer, report
+        *roles, quantised, options.quantization, dtype, tokenizer, report
     )
-    return _Written(hashes, quantizations, acceptance)
+    return _Written(dict.fromkeys(("target", "draft"), dtype), hashes, quantizations, acceptance)
 
 
 def _copy_weights(checkpoint: Checkpoint, folder: Path) -> dict[str, str]:
@@ -187,28 +253,19 @@ def _copy_weights(checkpoint: Checkpoint, folder: Path) -> dict[str, str]:
     return {file.name: _copy(file, folder / file.name) for file in checkpoint.files}
 
 
-def _finish_engine(
-    checkpoint: Checkpoint,
-    folder: Path,
-    settings: EngineSettings,
-    eos_token_ids: tuple[int, ...],
-    written: _Written,
-) -> EngineManifest:
-    """Write what an engine may hold beside its weights, and return what it is."""
-    _write_json(folder / "engine.json", settings.model_dump())
-    ends = {"eos_token_id": list(eos_token_ids)} if eos_token_ids else {}
-    _write_json(folder / "generation_config.json", {**checkpoint.generation_config, **ends})
-    known = written.hashes.get(folder.name, {})
-    hashes = {file.name: known.get(file.name) or _sha256(file) for file in folder.iterdir()}
+def _describe_engine(role: Role, settings: EngineSettings, written: _Written) -> EngineManifest:
+    """Return the manifest's part about an engine whose weights are written."""
+    known = written.hashes.get(role.name, {})
+    hashes = {file.name: known.get(file.name) or _sha256(file) for file in role.engine.iterdir()}
     sizes: Counter[str] = Counter()
-    for tensor in checkpoint.tensors.values():
+    for tensor in role.checkpoint.tensors.values():
         sizes[tensor.dtype] += math.prod(tensor.shape)
     return EngineManifest(
-        architecture=checkpoint.architecture,
+        architecture=role.checkpoint.architecture,
         source_dtype=sizes.most_common(1)[0][0],
         parameters=sizes.total(),
         settings=settings,
-        quantization=written.quantizations.get(folder.name),
+        quantization=written.quantizations.get(role.name),
         files=dict(sorted(hashes.items())),
     )
 

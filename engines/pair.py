@@ -19,8 +19,8 @@ from trtspec.errors import EngineError
 
 MANIFEST = "trtspec.json"
 
-Runtime = Literal["cpu"]
-EngineDtype = Literal["float32", "bfloat16"]
+Runtime = Literal["cpu", "tensorrt"]
+EngineDtype = Literal["float32", "bfloat16", "float16"]
 
 
 class _Strict(BaseModel):
@@ -34,7 +34,7 @@ class EngineSettings(_Strict):
     max_seq_len: int = Field(description="tokens of prompt and answer together")
     max_batch_size: int = Field(description="sequences in flight")
     max_draft_len: int = Field(description="largest number of draft tokens in a round")
-    vocab_size: int = Field(description="columns of the logits, alike for both engines of a pair")
+    vocab_size: int = Field(description="columns of the logits")
 
 
 class CalibrationManifest(_Strict):
@@ -100,6 +100,7 @@ class Manifest(_Strict):
     format: Literal[1] = 1
     trtspec_version: str
     runtime: Runtime
+    compiled: bool = Field(description="False: the folders hold checkpoints that trtllm-build has to compile")
     target: EngineManifest
     draft: EngineManifest
     eos_token_ids: tuple[int, ...]

@@ -15,12 +15,22 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
+from trtspec.build.convert.converter import convert
 from trtspec.build.pair import BuildOptions, build
+from trtspec.build.quantize.pair_quantizer import PairQuantization
 from trtspec.cli import main
 from trtspec.engines.cpu.engine import Engine
 from trtspec.engines.cpu.request import Request
 from trtspec.engines.pair import EnginePair, open_pair
-from trtspec.errors import BuildError, CheckpointError, EngineError, OutputError, PairError
+from trtspec.errors import (
+    BuildError,
+    CheckpointError,
+    EngineError,
+    OutputError,
+    PairError,
+    RepositoryError,
+)
+from trtspec.triton_repo.repository import write_repository
 
 
 @pytest.fixture
@@ -58,6 +68,7 @@ def test_the_manifest_says_what_the_pair_is(built_pair: EnginePair) -> None:
     assert manifest.eos_token_ids == (2,)
     assert (manifest.target.parameters, manifest.draft.parameters) == (12_853_504, 721_280)
     assert manifest.target.settings.max_seq_len == 2048
+    assert manifest.target.files.keys() == {path.name for path in built_pair.target.iterdir()}
     digest = subprocess.run(
         ["sha256sum", built_pair.target / "model.safetensors"], capture_output=True, text=True, check=True
     )
@@ -121,6 +132,19 @@ def drop_last_ids(folder: Path, size: int) -> None:
         file.write_text(json.dumps(tokenizer))
 
 
+def test_a_pair_for_tensorrt_holds_what_convert_makes_of_each(pair_folder: Path) -> None:
+    pair = build_in(pair_folder, BuildOptions(runtime="tensorrt", dtype="float16", pp=1))
+    assert (pair.manifest.runtime, pair.manifest.compiled) == ("tensorrt", False)
+    assert pair.manifest.target.settings.dtype == "float16"
+    for name in ("target", "draft"):
+        convert(pair_folder / name, pair_folder / f"{name}-alone", dtype="float16")
+        alone = {file.name: file.read_bytes() for file in (pair_folder / f"{name}-alone").iterdir()}
+        assert {file.name: file.read_bytes() for file in (pair.path / name).iterdir()} == alone
+        assert {"config.json", "rank0.safetensors"} <= alone.keys()
+    with pytest.raises(RepositoryError, match="made for --runtime tensorrt and not compiled"):
+        write_repository(pair, pair_folder / "repo")
+
+
 def truncate(folder: Path) -> None:
     file = folder / "target" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1000])
@@ -180,6 +204,13 @@ def test_what_cannot_be_built_is_refused_and_nothing_is_written(
         (BuildOptions(max_seq_len=0), "max_seq_len is 0"),
         (BuildOptions(max_draft_len=0), "max_draft_len is 0"),
         (BuildOptions(max_batch_size=0), "max_batch_size is 0"),
+        (BuildOptions(dtype="float16"), "float32 or bfloat16, not float16"),
+        (BuildOptions(tp=2), "--tp and --pp are for --runtime tensorrt"),
+        (
+            BuildOptions(runtime="tensorrt", quantization=PairQuantization(target="fp8")),
+            "quantise each model with `trtspec convert --quantization fp8`",
+        ),
+        (BuildOptions(runtime="tensorrt", tp=3), "--tp 3"),
     ],
 )
 def test_options_out_of_range_are_refused(pair_folder: Path, options: BuildOptions, message: str) -> None:

@@ -28,7 +28,7 @@ from trtspec.build.convert.families import family_of
 from trtspec.build.convert.splitting import check_split
 from trtspec.build.convert.tables import Dimensions
 from trtspec.cli import main
-from trtspec.errors import BuildError, CheckpointError
+from trtspec.errors import BuildError, CheckpointError, OutputError
 
 TORCH = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
 
@@ -438,20 +438,20 @@ def test_an_output_that_exists_is_refused_and_untouched(llama: Path, tmp_path: P
         output.write_text("mine")
     else:
         output.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(BuildError, match="exists already"):
+    with pytest.raises(OutputError, match="exists already"):
         convert(llama, output)
     assert not output.is_dir() or not list(output.iterdir())
 
 
 def test_an_output_among_sources_is_refused(llama: Path) -> None:
     for place in (Path(trtspec.__file__).parent / "out", llama / "out"):
-        with pytest.raises(BuildError, match="holds sources"):
+        with pytest.raises(OutputError, match="lies inside"):
             convert(llama, place)
 
 
 def test_a_disk_that_says_no_is_an_error_of_ours(llama: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(BuildError, match="cannot be written"):
+    with pytest.raises(OutputError, match="cannot be made"):
         convert(llama, tmp_path / "file" / "out")
 
 

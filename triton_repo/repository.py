@@ -63,6 +63,11 @@ def write_repository(pair: EnginePair, output: Path, options: RepositoryOptions 
         RepositoryError: an option asks for what the pair was not built for.
     """
     options = options or RepositoryOptions()
+    if pair.manifest.runtime != "cpu":
+        raise RepositoryError(
+            f"{pair.path}: made for --runtime {pair.manifest.runtime} and not compiled; repositories are "
+            "written for pairs of --runtime cpu"
+        )
     configs = {
         PUBLIC_MODEL: _public_config(pair, options),
         TARGET_MODEL: _engine_config(TARGET_MODEL, pair.manifest.target.settings),

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import trtspec
 from trtspec.build.checkpoint import Checkpoint, open_checkpoint
 from trtspec.build.convert.formats import FLOATS, FORMATS
 from trtspec.build.convert.fp8 import Fp8Scales
@@ -16,7 +14,8 @@ from trtspec.build.convert.hf_plan import plan_hf
 from trtspec.build.convert.plan import Plan
 from trtspec.build.convert.stream import Progress, write_files
 from trtspec.build.convert.trtllm_plan import plan_trtllm
-from trtspec.errors import BuildError
+from trtspec.engines import publish
+from trtspec.errors import BuildError, OutputError
 
 # More than this and they wait for the same disk.
 MAX_DEFAULT_WORKERS = 4
@@ -64,14 +63,16 @@ def convert(
 
     Raises:
         CheckpointError: the checkpoint cannot be used as it is.
-        BuildError: it cannot be converted as asked. Nothing is left behind in either case.
+        BuildError: it cannot be converted as asked.
+        OutputError: `output` cannot be made. Nothing is left behind in any case.
     """
     if isinstance(checkpoint, Path | str):
         checkpoint = open_checkpoint(Path(checkpoint))
     output = Path(output)
     check_output(output, checkpoint)
     plan = plan_conversion(checkpoint, format, dtype, tp, pp, fp8)
-    _publish(plan, output, workers or min(os.cpu_count() or 1, MAX_DEFAULT_WORKERS), progress)
+    with publish.publish(output) as folder:
+        write_plan(plan, folder, workers=workers, progress=progress)
     return Conversion(
         output=output,
         format=format,
@@ -104,35 +105,24 @@ def plan_conversion(
 
 
 def check_output(output: Path, checkpoint: Checkpoint) -> None:
-    """Raise BuildError where `output` cannot be made."""
-    if output.exists() or output.is_symlink():
-        raise BuildError(f"{output}: exists already; name a folder that does not")
-    place = output.resolve()
-    sources = {Path(trtspec.__file__).resolve().parent, Path(__file__).resolve().parent}
-    for source in (*sources, checkpoint.path.resolve()):
-        if place.is_relative_to(source):
-            raise BuildError(f"{output}: lies inside {source}, which holds sources; name a folder elsewhere")
+    """Raise OutputError where `output` cannot be made."""
+    publish.check_output(output)
+    if output.resolve().is_relative_to(checkpoint.path.resolve()):
+        raise OutputError(
+            f"{output}: lies inside {checkpoint.path}, which it is made from; name another folder"
+        )
 
 
-def _publish(plan: Plan, output: Path, workers: int, progress: Progress | None) -> None:
-    """Write into a temporary sibling and rename it; nothing is left behind after an error."""
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(output.parent).free
-        if free < plan.size_bytes:
-            raise BuildError(
-                f"{output.parent}: {free:,} bytes free, the conversion needs {plan.size_bytes:,}; free some"
-            )
-        partial = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
-        try:
-            partial.chmod(0o755)
-            for name, content in sorted(plan.documents.items()):
-                (partial / name).write_bytes(content)
-                (partial / name).chmod(0o644)
-            write_files(plan.weights, partial, workers=workers, progress=progress)
-            partial.rename(output)
-        except BaseException:
-            shutil.rmtree(partial)
-            raise
-    except OSError as error:
-        raise BuildError(f"{output}: cannot be written ({error.strerror})") from error
+def write_plan(
+    plan: Plan, folder: Path, *, workers: int | None = None, progress: Progress | None = None
+) -> None:
+    """Write everything that a plan holds into a folder that exists."""
+    free = shutil.disk_usage(folder).free
+    if free < plan.size_bytes:
+        raise OutputError(
+            f"{folder}: {free:,} bytes free, the conversion needs {plan.size_bytes:,}; free some"
+        )
+    for name, content in sorted(plan.documents.items()):
+        (folder / name).write_bytes(content)
+    workers = workers or min(os.cpu_count() or 1, MAX_DEFAULT_WORKERS)
+    write_files(plan.weights, folder, workers=workers, progress=progress)

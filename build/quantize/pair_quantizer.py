@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from trtspec.build.checkpoint import Checkpoint, open_checkpoint
+from trtspec.build.convert.converter import write_plan
 from trtspec.build.convert.fp8 import Fp8Scales
 from trtspec.build.convert.hf_plan import COMPANIONS, plan_hf
-from trtspec.build.convert.stream import write_files
 from trtspec.build.quantize.choices import Device, Quantization
 from trtspec.build.quantize.quantizer import Calibration, Fp8Options, check_options, find_scales
 from trtspec.build.quantize.ready_made import read_fp8
@@ -102,10 +102,8 @@ def quantize_role(
     if fp8.cache:
         report(f"{role.name}: its FP8 cache scales are kept; the cpu runtime caches in {dtype}")
     plan = plan_hf(role.checkpoint, fp8=fp8)
-    for name, content in plan.documents.items():
-        if name not in COMPANIONS:
-            (role.engine / name).write_bytes(content)
-    write_files(plan.weights, role.engine, workers=1)
+    documents = {name: content for name, content in plan.documents.items() if name not in COMPANIONS}
+    write_plan(replace(plan, documents=documents), role.engine)
     return QuantizedRole(role, _manifest(fp8, calibration))
 
 

@@ -27,15 +27,20 @@ if TYPE_CHECKING:
     "--output", type=click.Path(path_type=Path), required=True, help="Folder to make; must not exist."
 )
 @click.option(
-    "--runtime", type=click.Choice(["cpu"]), default="cpu", show_default=True, help="Where the engines run."
+    "--runtime",
+    type=click.Choice(["cpu", "tensorrt"]),
+    default="cpu",
+    show_default=True,
+    help="Where the engines run; tensorrt: TensorRT-LLM 1.2.1 checkpoints, for trtllm-build to compile.",
 )
 @click.option(
     "--dtype",
-    type=click.Choice(["float32", "bfloat16"]),
-    default="float32",
-    show_default=True,
-    help="What the engines compute in; float32 equals Hugging Face token for token.",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="What the engines compute in.  [default: float32 on cpu, which equals Hugging Face token for "
+    "token; the checkpoint's own for tensorrt]",
 )
+@click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True, help="Tensor-parallel ranks.")
+@click.option("--pp", type=click.IntRange(min=1), default=1, show_default=True, help="Pipeline stages.")
 @click.option(
     "--max-seq-len", type=int, help="Tokens of prompt and answer.  [default: the context, at most 4096]"
 )
@@ -89,6 +94,7 @@ def command(
     Example:
       trtspec build models/target models/draft --output work/pair
       trtspec build models/target models/draft --output work/pair-fp8 --quantization fp8 --max-kl 0.05
+      trtspec build models/target models/draft --output work/trt --runtime tensorrt --tp 2
     """
     if quantization and (target_quantization or draft_quantization):
         raise click.UsageError("--quantization is for both models; give it, or one for each")
@@ -109,7 +115,8 @@ def command(
         click.echo(pair.manifest.model_dump_json())
         return
     print_quality(pair.manifest)
-    click.echo(f"{pair.path}: built for --runtime {options['runtime']}")
+    done = "built" if pair.manifest.compiled else "converted, to be compiled with trtllm-build,"
+    click.echo(f"{pair.path}: {done} for --runtime {pair.manifest.runtime}")
 
 
 def print_quality(manifest: Manifest) -> None:
