@@ -419,6 +419,16 @@ def test_same_inputs_give_the_same_bytes_whatever_the_workers(tmp_path: Path) ->
         assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
 
 
+def test_every_tensor_begins_at_a_multiple_of_its_elements_size(tmp_path: Path) -> None:
+    # Odd counts of 16-bit numbers lie before a float32 router, by name.
+    sizes = {"hidden_size": 33, "head_dim": 16, "vocab_size": 102}
+    source = save(make_model("mixtral", torch.bfloat16, **sizes), tmp_path / "hf")
+    convert(source, tmp_path / "out")
+    header = read_header(tmp_path / "out" / "rank0.safetensors")
+    assert {tensor.dtype for tensor in header.values()} == {"BF16", "F32"}
+    assert all(tensor.offset % tensor.element_bytes == 0 for tensor in header.values())
+
+
 def test_another_user_can_read_what_was_written(llama: Path, tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:

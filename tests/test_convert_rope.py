@@ -100,7 +100,7 @@ LLAMA31 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 SCALINGS: dict[str, dict[str, Any]] = {
     "default": {"rope_type": "default"},
     "linear": {"rope_type": "linear", "factor": 4.0},
-    "llama3": {"rope_type": "llama3", **LLAMA31, "original_max_position_embeddings": 8192},
+    "llama3": {"rope_type": "llama3", **LLAMA31, "original_max_position_embeddings": 4096},
     "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192},
     "yarn from max positions": {"rope_type": "yarn", "factor": 4.0},
     "yarn with scales": {
@@ -231,6 +231,13 @@ def test_what_the_engine_path_cannot_turn_by_is_refused(
     with pytest.raises(BuildError, match=message):
         converted(tmp_path, family, rope_parameters=parameters, original_max_position_embeddings=None)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_stated_magnitude_that_the_engine_computes_too_is_accepted(tmp_path: Path) -> None:
+    values = SCALINGS["yarn with scales"]
+    implied = magnitude(40.0, 0.9) / magnitude(40.0, 0.7)
+    _, written = converted(tmp_path, "llama31", rope_parameters={**values, "attention_factor": implied})
+    assert trtllm_frequencies(written)[1] == pytest.approx(implied)
 
 
 def test_a_scaling_that_lacks_a_number_is_refused(tmp_path: Path) -> None:
