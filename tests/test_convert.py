@@ -27,6 +27,7 @@ from trtspec.build.convert.elements import cast, is_finite, raw_view
 from trtspec.build.convert.families import family_of
 from trtspec.build.convert.splitting import check_split
 from trtspec.build.convert.tables import Dimensions
+from trtspec.build.tensor_file import read_header
 from trtspec.cli import main
 from trtspec.errors import BuildError, CheckpointError, OutputError
 
