@@ -20,7 +20,8 @@ from trtspec.build.convert.fp8 import Fp8Scales
 from trtspec.build.convert.linears import find_linears
 from trtspec.build.quantize.calibration import calibrate
 from trtspec.build.quantize.quantizer import Fp8Options, quantize
-from trtspec.build.quantize.scales import scales_of
+from trtspec.build.quantize.scales import weight_scales, with_activations
+from trtspec.build.quantize.texts import encode_texts, read_texts
 from trtspec.cli import main
 from trtspec.errors import BuildError, CheckpointError
 
@@ -40,8 +41,11 @@ MADE_OF = FUSED | {"mlp.fc": ("mlp.gate_proj",), "mlp.gate": ("mlp.up_proj",)}
 
 def find_scales(folder: Path, *, cache: bool = False, static: bool = True) -> Fp8Scales:
     checkpoint = open_checkpoint(folder)
+    weights = weight_scales(checkpoint, find_linears(checkpoint))
+    if not static:
+        return weights
     found = calibrate(checkpoint, TEXTS, kv_cache=cache)
-    return scales_of(checkpoint, find_linears(checkpoint), found.inputs if static else None, found.cache)
+    return with_activations(weights, found.inputs, found.cache)
 
 
 def to_fp8(
@@ -269,12 +273,11 @@ def test_a_scale_that_underflows_is_refused(llama: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("seen", [{}, {"model.layers.3.mlp.down_proj": 0.0}])
 def test_a_matrix_that_calibration_never_reached_is_named(llama: Path, seen: dict[str, float]) -> None:
-    checkpoint = open_checkpoint(llama)
-    linears = find_linears(checkpoint)
-    inputs = {name: 1.0 for layer in linears for name in layer.names}
+    weights = find_scales(llama, static=False)
+    inputs = dict.fromkeys(weights.linears, 1.0)
     inputs.pop("model.layers.3.mlp.down_proj")
     with pytest.raises(BuildError, match=r"'model\.layers\.3\.mlp\.down_proj', whose input calibration"):
-        scales_of(checkpoint, linears, inputs | seen, {})
+        with_activations(weights, inputs | seen, {})
 
 
 def test_no_calibration_is_refused_where_the_engine_needs_its_scales(llama: Path, tmp_path: Path) -> None:
@@ -310,6 +313,51 @@ def test_a_split_that_is_impossible_is_refused_before_calibration(llama: Path, t
 def test_a_cast_of_the_unified_layout_is_refused(llama: Path, tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="a cast to float16 would break their scales"):
         to_fp8(llama, tmp_path / "out", format="hf", dtype="float16")
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_writing_while_calibrating_gives_the_bytes_of_one_after_the_other(
+    llama: Path, tmp_path: Path, workers: int
+) -> None:
+    texts = write_texts(tmp_path / "texts.jsonl", ["The quick brown fox", "def add(a, b):"])
+    options = Fp8Options(calibrate=texts, kv_cache=True)
+    quantize(llama, tmp_path / "together", options, format="hf", workers=workers)
+    checkpoint = open_checkpoint(llama)
+    found = calibrate(checkpoint, encode_texts(read_texts(texts), checkpoint), kv_cache=True)
+    weights = weight_scales(checkpoint, find_linears(checkpoint))
+    scales = with_activations(weights, found.inputs, found.cache)
+    convert(llama, tmp_path / "apart", format="hf", fp8=scales)
+    one, other = (tmp_path / name / "model.safetensors" for name in ("together", "apart"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_a_calibration_that_fails_leaves_its_state_and_nothing_else(llama: Path, tmp_path: Path) -> None:
+    texts = write_texts(tmp_path / "texts.jsonl", ["The quick brown fox"])
+
+    def stop(done: int, layers: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        quantize(llama, tmp_path / "out", Fp8Options(calibrate=texts), report=stop)
+    assert {entry.name for entry in tmp_path.iterdir()} == {"hf", "texts.jsonl", ".out.calibration"}
+    seen: list[int] = []
+    quantize(
+        llama, tmp_path / "out", Fp8Options(calibrate=texts), report=lambda done, layers: seen.append(done)
+    )
+    assert seen == [3, 4]
+    assert {entry.name for entry in tmp_path.iterdir()} == {"hf", "texts.jsonl", "out"}
+
+
+def test_a_disk_that_fails_stops_the_calibration(llama: Path, tmp_path: Path) -> None:
+    texts = write_texts(tmp_path / "texts.jsonl", ["The quick brown fox"])
+
+    def full(done: int, total: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(BuildError, match=r"out: cannot be written \(No space left on device\)"):
+        quantize(llama, tmp_path / "out", Fp8Options(calibrate=texts), progress=full)
+    assert not (tmp_path / "out").exists()
 
 
 # The command

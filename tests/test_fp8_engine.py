@@ -99,6 +99,22 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(engine: Path, dtype: torch.
     assert torch.equal(model.forward([Segment(1, 20, IDS[20:28], 8)]), one)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_projection_that_stayed_unquantised_is_not_rounded_with_its_neighbours(
+    tmp_path: Path, dynamic: bool
+) -> None:
+    source = write_random(tmp_path / "hf", CONFIGS["llama"])
+    weight = load_file(source / "model.safetensors")["model.layers.0.self_attn.k_proj.weight"]
+    compress(source, per_channel=False, dynamic=dynamic)
+    changes = {"weight": weight, "weight_scale": None, "input_scale": None}
+    change_tensors(source, **{f"model__layers__0__self_attn__k_proj__{n}": t for n, t in changes.items()})
+    quantize(source, tmp_path / "fp8", format="hf")
+    ours = own_model(tmp_path / "fp8").forward([Segment(0, 0, IDS, len(IDS))])
+    with torch.inference_mode():
+        theirs = load_fp8(tmp_path / "fp8")(torch.tensor([IDS])).logits[0]
+    assert (ours - theirs).abs().median() < 1e-4
+
+
 @pytest.mark.parametrize("name", ["llama, biases", "qwen2, tied"])
 def test_biases_are_added_after_the_scales(tmp_path: Path, name: str) -> None:
     source = write_random(tmp_path / "hf", CONFIGS[name])

@@ -8,18 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from fp8_checkpoints import TEXTS, change_tensors, compress
+from fp8_checkpoints import change_tensors, compress
 from safetensors.torch import load_file
+from test_fp8_convert import to_fp8
 from tiny_checkpoints import edit_config, make_model, save
 from torch import Tensor
 
+from trtspec.build.check.model_shape import shape_of
+from trtspec.build.check.shape_findings import model_findings
 from trtspec.build.checkpoint import open_checkpoint
-from trtspec.build.convert.converter import convert
-from trtspec.build.convert.linears import find_linears
-from trtspec.build.quantize.calibration import calibrate
 from trtspec.build.quantize.quantizer import Fp8Options, quantize
 from trtspec.build.quantize.ready_made import read_fp8
-from trtspec.build.quantize.scales import scales_of
 from trtspec.cli import main
 from trtspec.errors import BuildError, CheckpointError
 
@@ -36,10 +35,7 @@ def codes(tensor: Tensor) -> Tensor:
 def modelopt(tmp_path: Path) -> Path:
     """A checkpoint in ModelOpt's layout; that ours is that layout, the oracle says."""
     source = save(make_model("llama31", torch.bfloat16), tmp_path / "original")
-    checkpoint = open_checkpoint(source)
-    found = calibrate(checkpoint, TEXTS, kv_cache=True)
-    fp8 = scales_of(checkpoint, find_linears(checkpoint), found.inputs, found.cache)
-    convert(checkpoint, tmp_path / "hf", format="hf", fp8=fp8)
+    to_fp8(source, tmp_path / "hf", format="hf", cache=True)
     return tmp_path / "hf"
 
 
@@ -276,6 +272,13 @@ def test_the_command_converts_without_being_told_that_it_is_fp8(
 ) -> None:
     main(["convert", str(modelopt), "--output", str(tmp_path / "engine")])
     assert "FP8 by modelopt" in capsys.readouterr().out
+
+
+def test_the_pair_check_notes_that_it_is_fp8(modelopt: Path) -> None:
+    checkpoint = open_checkpoint(modelopt)
+    (finding,) = model_findings("target", checkpoint, shape_of(checkpoint))
+    assert (finding.id, finding.severity) == ("target.fp8", "note")
+    assert finding.message == "the target is FP8 already, quantised by modelopt"
 
 
 def test_asking_to_quantise_it_again_changes_nothing(modelopt: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,38 @@ prompts = st.text("abcdefg", min_size=1)
 def test_the_references_own_answer_passes(prompt: str) -> None:
     ids = ToyReference().answer(prompt)
     assert case_of(prompt, ids, finish_of(ids)).ok
+
+
+class UndecidedReference(ToyReference):
+    """A double whose choice and runner-up always tie."""
+
+    def choices(self, prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> list[Choice]:
+        return [replace(choice, tie=True) for choice in super().choices(prompt_ids, answer_ids)]
+
+
+@given(prompts, st.lists(st.integers(0, 2), min_size=MAX_TOKENS, max_size=MAX_TOKENS))
+def test_of_two_tokens_that_tie_either_is_right_and_no_third(prompt: str, ranks: list[int]) -> None:
+    reference, ids = UndecidedReference(), list[int]()
+    for rank in ranks:
+        ids.append((reference.next_token([*reference.encode(prompt), *ids]) + rank) % VOCAB)
+        if ids[-1] == END:
+            break
+    client = serving(ids, finish_of(ids))
+    case = verify(client, reference, [prompt], max_tokens=MAX_TOKENS).cases[0]
+    assert case.ok is (2 not in ranks[: len(ids)])
+
+
+@given(prompts)
+def test_an_end_that_ties_may_be_kept_by_the_server(prompt: str) -> None:
+    reference, ids = UndecidedReference(), list[int]()
+    # Until the reference's runner-up is the end.
+    while (token := reference.next_token([*reference.encode(prompt), *ids])) != VOCAB - 1:
+        assume(token != END and len(ids) < MAX_TOKENS - 1)
+        ids.append(token)
+    assume(ids)
+    for finish, ok in (("stop", True), ("length", False)):
+        case = verify(serving(ids, finish), reference, [prompt], max_tokens=MAX_TOKENS).cases[0]
+        assert case.ok is ok
 
 
 @given(prompts)

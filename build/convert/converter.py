@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from trtspec.build.convert.formats import FLOATS, FORMATS
 from trtspec.build.convert.fp8 import Fp8Scales
 from trtspec.build.convert.hf_plan import plan_hf
 from trtspec.build.convert.plan import Plan
-from trtspec.build.convert.stream import Progress, write_files
+from trtspec.build.convert.stream import Progress, write_contents, write_files
 from trtspec.build.convert.trtllm_plan import plan_trtllm
 from trtspec.engines import publish
 from trtspec.errors import BuildError, OutputError
@@ -47,6 +48,7 @@ def convert(
     pp: int = 1,
     workers: int | None = None,
     fp8: Fp8Scales | None = None,
+    complete: Callable[[], Fp8Scales] | None = None,
     progress: Progress | None = None,
 ) -> Conversion:
     """Convert one checkpoint into a new folder, which appears whole or not at all.
@@ -59,6 +61,8 @@ def convert(
         tp: tensor-parallel ranks, pp: pipeline stages; 1 for "hf".
         workers: threads; None takes one for each core, four at most.
         fp8: scales to quantise with; see trtspec.build.quantize.
+        complete: asked once the codes are written, which activation scales have no part in; returns
+            `fp8` with the true ones.
         progress: called with the source bytes done and in all.
 
     Raises:
@@ -73,6 +77,9 @@ def convert(
     plan = plan_conversion(checkpoint, format, dtype, tp, pp, fp8)
     with publish.publish(output) as folder:
         write_plan(plan, folder, workers=workers, progress=progress)
+        if complete:
+            final = plan_conversion(checkpoint, format, dtype, tp, pp, complete())
+            write_contents(final.weights, folder)
     return Conversion(
         output=output,
         format=format,

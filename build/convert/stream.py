@@ -83,7 +83,6 @@ def write_files(
             descriptor = _create(folder / file.name, file)
             stack.callback(os.close, descriptor)
             for tensor, offset in file.offsets():
-                _write(descriptor, memoryview(tensor.content), offset)
                 for piece in tensor.pieces:
                     place = _Place(piece, descriptor, offset, tensor.dtype)
                     begin = offset + piece.row * place.row_bytes
@@ -93,6 +92,18 @@ def write_files(
             sources[path] = os.open(path, os.O_RDONLY)
             stack.callback(os.close, sources[path])
         _run(list(_blocks(places)), sources, workers, progress)
+    write_contents(files, folder)
+
+
+def write_contents(files: tuple[PlannedFile, ...], folder: Path) -> None:
+    """Write those tensors of existing files that come from no source."""
+    for file in files:
+        descriptor = os.open(folder / file.name, os.O_WRONLY)
+        try:
+            for tensor, offset in file.offsets():
+                _write(descriptor, memoryview(tensor.content), offset)
+        finally:
+            os.close(descriptor)
 
 
 def _create(path: Path, file: PlannedFile) -> int:

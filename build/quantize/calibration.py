@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from trtspec.build.checkpoint import Checkpoint
-from trtspec.build.convert.elements import FLOAT_NAMES, is_float
+from trtspec.build.convert.elements import FLOAT_NAMES
 from trtspec.build.convert.formats import FLOATS
 from trtspec.build.convert.linears import LayerLinears, find_linears
 from trtspec.build.quantize.layers import DTYPES, Hidden, LayeredModel
@@ -28,8 +28,8 @@ from trtspec.build.quantize.resume import (
     remove_progress,
     write_progress,
 )
+from trtspec.build.quantize.scales import main_float
 from trtspec.build.quantize.texts import check_lengths
-from trtspec.build.tensor_file import main_dtype
 from trtspec.errors import BuildError
 
 Report = Callable[[int, int], None]  # layers done, and of all
@@ -67,7 +67,7 @@ def calibrate(
     if not any(texts):
         raise BuildError("calibration: no texts; give some that are like those the model will be asked")
     check_lengths(texts, checkpoint, "calibration")
-    dtype = dtype or checkpoint_dtype(checkpoint)
+    dtype = dtype or named_dtype(main_float(checkpoint))
     settings = {"texts": [list(text) for text in texts], "dtype": str(dtype), "kv_cache": kv_cache}
     mark = fingerprint(checkpoint, settings) if state else ""
     done = read_progress(state, mark) if state else None
@@ -87,11 +87,6 @@ def calibrate(
     if state:
         remove_progress(state)
     return maxima
-
-
-def checkpoint_dtype(checkpoint: Checkpoint) -> torch.dtype:
-    """Return the type that most of the unquantised weights have."""
-    return DTYPES[main_dtype(t for t in checkpoint.tensors.values() if is_float(t.dtype))]
 
 
 def named_dtype(name: str) -> torch.dtype:

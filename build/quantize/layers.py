@@ -39,12 +39,14 @@ Layer = Callable[[Hidden], Hidden]
 
 
 def read_tensor(tensor: TensorInfo) -> Tensor:
-    """Return a tensor of a checkpoint, in memory of its own."""
+    """Return a tensor of a checkpoint, mapped: its pages are the file's, until somebody writes to them."""
     if tensor.dtype not in DTYPES:
         raise CheckpointError(
             f"{tensor.file}: {tensor.name} is {tensor.dtype}, expected one of {', '.join(DTYPES)}"
         )
-    raw = np.fromfile(tensor.file, dtype=np.uint8, count=tensor.size_bytes, offset=tensor.offset)
+    raw = np.memmap(tensor.file, np.uint8, mode="c", offset=tensor.offset, shape=(tensor.size_bytes,))
+    if tensor.offset % tensor.element_bytes:
+        raw = raw.copy()  # torch computes on aligned elements only
     return torch.from_numpy(raw).view(DTYPES[tensor.dtype]).view(tensor.shape)
 
 

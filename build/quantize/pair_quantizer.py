@@ -11,9 +11,11 @@ from trtspec.build.checkpoint import Checkpoint, open_checkpoint
 from trtspec.build.convert.converter import write_plan
 from trtspec.build.convert.fp8 import Fp8Scales
 from trtspec.build.convert.hf_plan import COMPANIONS, plan_hf
+from trtspec.build.convert.linears import find_linears
 from trtspec.build.quantize.choices import Device, Quantization
-from trtspec.build.quantize.quantizer import Calibration, Fp8Options, check_options, find_scales
+from trtspec.build.quantize.quantizer import Calibration, Fp8Options, check_options, prepare
 from trtspec.build.quantize.ready_made import read_fp8
+from trtspec.build.quantize.scales import weight_scales
 from trtspec.build.quantize.texts import (
     HELD_OUT,
     Texts,
@@ -92,9 +94,10 @@ def quantize_role(
         def say(done: int, layers: int) -> None:
             report(f"{role.name}: calibrated {done} of {layers} layers")
 
-        fp8, calibration = find_scales(
-            role.checkpoint, fp8_options, tokenizer=tokenizer, state=state, report=say
-        )
+        fp8 = weight_scales(role.checkpoint, find_linears(role.checkpoint))
+        if options.calibrate != "none":
+            prepared = prepare(role.checkpoint, fp8_options, tokenizer)
+            fp8, calibration = prepared.scales(fp8, state, say), prepared.calibration
     else:
         return None
     for note in fp8.notes:

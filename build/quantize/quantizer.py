@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -11,11 +12,11 @@ from trtspec.build.checkpoint import Checkpoint, open_checkpoint
 from trtspec.build.convert.converter import Conversion, check_output, convert, plan_conversion
 from trtspec.build.convert.formats import FORMATS
 from trtspec.build.convert.fp8 import Fp8Scales
-from trtspec.build.convert.linears import find_linears
+from trtspec.build.convert.linears import LayerLinears, find_linears
 from trtspec.build.convert.stream import Progress
 from trtspec.build.quantize.choices import BOTH, Device
 from trtspec.build.quantize.ready_made import read_fp8
-from trtspec.build.quantize.scales import scales_of
+from trtspec.build.quantize.scales import main_float, weight_scales, with_activations
 from trtspec.build.quantize.texts import CALIBRATION, encode_texts, read_texts, shipped_texts
 from trtspec.engines.publish import publish
 from trtspec.errors import BuildError
@@ -89,75 +90,171 @@ def quantize(
         checkpoint = open_checkpoint(Path(checkpoint))
     output, options = Path(output), options or Fp8Options()
     check_output(output, checkpoint)
-    formats = FORMATS if format == BOTH else (format,)
-    splits = {name: (tp, pp) if name != "hf" or format != BOTH else (1, 1) for name in formats}
-    fp8, calibration = read_fp8(checkpoint), None
-    if fp8 is None:
-        for name, split in splits.items():
-            plan_conversion(checkpoint, name, dtype, *split)
-            check_options(checkpoint, options, name)
-        state = output.parent / f".{output.name}.calibration"
-        fp8, calibration = find_scales(checkpoint, options, state=state, report=report)
+    writer = _Writer(checkpoint, output, format, dtype, tp, pp, workers)
+    ready_made = read_fp8(checkpoint)
+    if ready_made:
+        return writer.described(writer.write(ready_made, progress=progress), ready_made, None)
+    for name in writer.formats:
+        plan_conversion(checkpoint, name, dtype, *writer.split(name))
+        check_options(checkpoint, options, name)
+    if options.calibrate == "none":
+        weights = weight_scales(checkpoint, find_linears(checkpoint))
+        return writer.described(writer.write(weights, progress=progress), weights, None)
+    prepared = prepare(checkpoint, options)
+    weights = weight_scales(checkpoint, prepared.linears)
+    state = output.parent / f".{output.name}.calibration"
+    conversions, scales = _write_while_calibrating(writer, weights, prepared, state, report, progress)
+    return writer.described(conversions, scales, prepared.calibration)
 
-    def write(name: str, place: Path) -> Conversion:
-        tp, pp = splits[name]
+
+@dataclass(frozen=True)
+class _Writer:
+    """Writes the output, once its scales are known."""
+
+    checkpoint: Checkpoint
+    output: Path
+    format: str
+    dtype: str | None
+    tp: int
+    pp: int
+    workers: int | None
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        return FORMATS if self.format == BOTH else (self.format,)
+
+    def split(self, format: str) -> tuple[int, int]:
+        """Return the tensor-parallel ranks and pipeline stages of a format."""
+        # A Hugging Face folder is split by its runtime.
+        return (1, 1) if self.format == BOTH and format == "hf" else (self.tp, self.pp)
+
+    def write(
+        self,
+        fp8: Fp8Scales,
+        complete: Callable[[], Fp8Scales] | None = None,
+        progress: Progress | None = None,
+    ) -> list[Conversion]:
+        """Write one folder, or one of both formats."""
+        if self.format != BOTH:
+            return [self._convert(self.format, self.output, fp8, complete, progress)]
+        with publish(self.output) as folder:
+            made = [self._convert(name, folder / name, fp8, complete, progress) for name in FORMATS]
+        return [replace(conversion, output=self.output / conversion.format) for conversion in made]
+
+    def _convert(
+        self,
+        format: str,
+        output: Path,
+        fp8: Fp8Scales,
+        complete: Callable[[], Fp8Scales] | None,
+        progress: Progress | None,
+    ) -> Conversion:
+        tp, pp = self.split(format)
         return convert(
-            checkpoint,
-            place,
-            format=name,
-            dtype=dtype,
+            self.checkpoint,
+            output,
+            format=format,
+            dtype=self.dtype,
             tp=tp,
             pp=pp,
-            workers=workers,
+            workers=self.workers,
             fp8=fp8,
+            complete=complete,
             progress=progress,
         )
 
-    if format == BOTH:
-        with publish(output) as folder:
-            made = [write(name, folder / name) for name in formats]
-        made = [replace(conversion, output=output / conversion.format) for conversion in made]
-    else:
-        made = [write(format, output)]
-    notes = (CACHE_NOTE,) if fp8.cache else ()
-    conversions = tuple(replace(conversion, notes=conversion.notes + notes) for conversion in made)
-    return Quantized(conversions, fp8.algorithm, fp8.origin, calibration)
+    def described(
+        self, conversions: list[Conversion], fp8: Fp8Scales, calibration: Calibration | None
+    ) -> Quantized:
+        """Return what was written."""
+        notes = (CACHE_NOTE,) if fp8.cache else ()
+        noted = tuple(replace(conversion, notes=conversion.notes + notes) for conversion in conversions)
+        return Quantized(noted, fp8.algorithm, fp8.origin, calibration)
 
 
-def find_scales(
-    checkpoint: Checkpoint,
-    options: Fp8Options,
-    *,
-    tokenizer: Path | None = None,
-    state: Path | None = None,
-    report: LayerReport | None = None,
-) -> tuple[Fp8Scales, Calibration | None]:
-    """Return the scales of an unquantised checkpoint, and what they were calibrated on.
+def _write_while_calibrating(
+    writer: _Writer,
+    weights: Fp8Scales,
+    prepared: Prepared,
+    state: Path,
+    report: LayerReport | None,
+    progress: Progress | None,
+) -> tuple[list[Conversion], Fp8Scales]:
+    """Write codes, which need no calibration, while it runs; what stops one stops the other."""
+    scales: Future[Fp8Scales] = Future()
+
+    def written(done: int, total: int) -> None:
+        if scales.done():
+            scales.result()
+        if progress:
+            progress(done, total)
+
+    with ThreadPoolExecutor(1, thread_name_prefix="write") as pool:
+        writing = pool.submit(writer.write, prepared.placeholders(weights), scales.result, written)
+
+        def calibrated(done: int, layers: int) -> None:
+            if writing.done():
+                writing.result()
+            if report:
+                report(done, layers)
+
+        try:
+            scales.set_result(prepared.scales(weights, state, calibrated))
+        except BaseException as error:
+            scales.set_exception(error)
+            raise
+    return writing.result(), scales.result()
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A calibration that can begin: its texts are read and fit the model."""
+
+    checkpoint: Checkpoint
+    options: Fp8Options
+    linears: tuple[LayerLinears, ...]
+    ids: list[list[int]]
+    calibration: Calibration
+
+    def placeholders(self, weights: Fp8Scales) -> Fp8Scales:
+        """Return scales of the shape that the calibration's will have."""
+        attentions = [layer.attention for layer in self.linears if self.options.kv_cache]
+        return with_activations(
+            weights, dict.fromkeys(weights.linears, 1.0), dict.fromkeys(attentions, (1.0, 1.0))
+        )
+
+    def scales(self, weights: Fp8Scales, state: Path | None, report: LayerReport | None) -> Fp8Scales:
+        """Calibrate, and return all scales."""
+        from trtspec.build.quantize.calibration import calibrate, named_dtype
+
+        maxima = calibrate(
+            self.checkpoint,
+            self.ids,
+            dtype=named_dtype(self.calibration.compute_dtype),
+            device=self.options.device,
+            kv_cache=self.options.kv_cache,
+            state=state,
+            report=report,
+        )
+        return with_activations(weights, maxima.inputs, maxima.cache)
+
+
+def prepare(checkpoint: Checkpoint, options: Fp8Options, tokenizer: Path | None = None) -> Prepared:
+    """Read the texts of a calibration.
 
     Args:
         tokenizer: the folder of the tokenizer's files, where it is not the checkpoint's.
-        state: see `trtspec.build.quantize.calibration.calibrate`.
-    """
-    linears = find_linears(checkpoint)
-    if options.calibrate == "none":
-        return scales_of(checkpoint, linears, None, {}), None
-    from trtspec.build.quantize.calibration import calibrate, checkpoint_dtype, named_dtype
 
-    dtype = named_dtype(options.compute_dtype) if options.compute_dtype else checkpoint_dtype(checkpoint)
+    Raises:
+        CheckpointError: no tokenizer can be loaded.
+        BuildError: the texts cannot be used.
+    """
+    assert options.calibrate != "none"
     texts = read_texts(options.calibrate) if options.calibrate else shipped_texts(CALIBRATION)
     ids = encode_texts(texts, checkpoint, tokenizer)
-    maxima = calibrate(
-        checkpoint,
-        ids,
-        dtype=dtype,
-        device=options.device,
-        kv_cache=options.kv_cache,
-        state=state,
-        report=report,
-    )
-    found = scales_of(checkpoint, linears, maxima.inputs, maxima.cache)
-    name = str(dtype).removeprefix("torch.")
-    return found, Calibration(texts.sha256, len(ids), sum(map(len, ids)), name)
+    dtype = options.compute_dtype or main_float(checkpoint)
+    calibration = Calibration(texts.sha256, len(ids), sum(map(len, ids)), dtype)
+    return Prepared(checkpoint, options, find_linears(checkpoint), ids, calibration)
 
 
 def check_options(checkpoint: Checkpoint, options: Fp8Options, format: str) -> None:

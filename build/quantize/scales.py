@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,27 +12,20 @@ from trtspec.build.convert.e4m3 import LARGEST
 from trtspec.build.convert.elements import FLOAT_NAMES, is_float, raw_view, to_float32
 from trtspec.build.convert.fp8 import Fp8Scales, LinearScales
 from trtspec.build.convert.linears import LayerLinears
+from trtspec.build.tensor_file import main_dtype
 from trtspec.errors import BuildError, CheckpointError
 
-BLOCK_BYTES = 1 << 22
+# Stays in a core's cache between reading and looking.
+BLOCK_BYTES = 1 << 20
 _SMALLEST_NORMAL = np.finfo(np.float32).tiny
 
 
-def scales_of(
-    checkpoint: Checkpoint,
-    linears: Iterable[LayerLinears],
-    inputs: Mapping[str, float] | None,
-    cache: Mapping[str, tuple[float, float]],
-) -> Fp8Scales:
-    """Return the scales of a checkpoint that is to be quantised.
-
-    Args:
-        inputs: the largest magnitude at the input of each matrix; None: found while the model runs.
-        cache: the largest key and value of each attention module, for an FP8 cache.
+def weight_scales(checkpoint: Checkpoint, linears: Iterable[LayerLinears]) -> Fp8Scales:
+    """Return the scales of the weights of a checkpoint that is to be quantised, and none of activations.
 
     Raises:
         CheckpointError: a weight is not finite, or all zero.
-        BuildError: the calibration did not reach a matrix, or a scale underflows.
+        BuildError: a scale underflows.
     """
     names = [name for layer in linears for name in layer.names]
     weights = {name: largest_weight(_source(checkpoint, name)) for name in names}
@@ -41,15 +35,37 @@ def scales_of(
             f"{checkpoint.path}: {shown_count(zero, 'weight')}, all zero, which no scale fits; the "
             "checkpoint is damaged, or take --quantization none"
         )
-    if inputs is not None:
-        _check_reached(checkpoint, names, inputs)
     return Fp8Scales(
+        {
+            name: LinearScales(np.asarray(scale(largest, f"{name}.weight")), None)
+            for name, largest in weights.items()
+        }
+    )
+
+
+def with_activations(
+    weights: Fp8Scales, inputs: Mapping[str, float], cache: Mapping[str, tuple[float, float]]
+) -> Fp8Scales:
+    """Return scales of weights together with those of activations.
+
+    Args:
+        inputs: the largest magnitude at the input of each matrix.
+        cache: the largest key and value of each attention module, for an FP8 cache.
+
+    Raises:
+        BuildError: the calibration did not reach a matrix, or a scale underflows.
+    """
+    missed = [name for name in weights.linears if not inputs.get(name)]
+    if missed:
+        raise BuildError(
+            f"{shown_count(missed, 'module')}, whose input calibration never saw, or saw only as zeros; "
+            "calibrate on texts that reach all of the model"
+        )
+    return replace(
+        weights,
         linears={
-            name: LinearScales(
-                weight=np.asarray(scale(weights[name], f"{name}.weight")),
-                input=None if inputs is None else scale(inputs[name], f"the input of {name}"),
-            )
-            for name in names
+            name: replace(found, input=scale(inputs[name], f"the input of {name}"))
+            for name, found in weights.linears.items()
         },
         cache={
             name: (scale(key, f"the keys of {name}"), scale(value, f"the values of {name}"))
@@ -71,15 +87,6 @@ def scale(largest: float, what: str) -> np.float32:
             "hold it, take --quantization none"
         )
     return found
-
-
-def _check_reached(checkpoint: Checkpoint, names: list[str], inputs: Mapping[str, float]) -> None:
-    missed = [name for name in names if not inputs.get(name)]
-    if missed:
-        raise BuildError(
-            f"{checkpoint.path}: {shown_count(missed, 'module')}, whose input calibration never saw, or saw "
-            "only as zeros; calibrate on texts that reach all of the model"
-        )
 
 
 def _source(checkpoint: Checkpoint, module: str) -> TensorInfo:
@@ -124,3 +131,8 @@ def largest_weight(tensor: TensorInfo) -> float:
             "in training"
         )
     return found
+
+
+def main_float(checkpoint: Checkpoint) -> str:
+    """Return the type that most of the unquantised weights have, as float16, bfloat16 or float32."""
+    return FLOAT_NAMES[main_dtype(t for t in checkpoint.tensors.values() if is_float(t.dtype))]

@@ -137,45 +137,30 @@ Report = Callable[[int, int], None]
 
 @contextmanager
 def _progress(name: str, *, quiet: bool) -> Iterator[tuple[Report | None, Report | None]]:
-    """Show layers calibrated, then bytes, bytes/s and the time left, on stderr where that is a terminal."""
+    """Show layers calibrated, bytes read and the time left, on stderr where that is a terminal."""
     if quiet:
         yield None, None
         return
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
+    from rich.filesize import decimal
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[shown]}"),
+        TimeRemainingColumn(),
     )
-
-    bytes_columns = (DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
-    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        layers = bar.add_task("calibration", total=None, visible=False, shown="")
+        weights = bar.add_task(name, total=None, visible=False, shown="")
 
-    def bar(*columns: Any) -> Progress:
-        start = (TextColumn("{task.description}"), BarColumn())
-        return Progress(*start, *columns, console=console, transient=True, disable=hidden)
+        def calibrated(done: int, total: int) -> None:
+            bar.update(layers, completed=done, total=total, visible=True, shown=f"{done}/{total} layers")
 
-    layers, copying = bar(MofNCompleteColumn()), bar(*bytes_columns)
-    calibration = layers.add_task(f"{name}: layers", total=None)
-    conversion = copying.add_task(name, total=None)
+        def written(done: int, total: int) -> None:
+            shown = f"{decimal(done)}/{decimal(total)}"
+            bar.update(weights, completed=done, total=total, visible=True, shown=shown)
 
-    def calibrated(done: int, total: int) -> None:
-        layers.start()
-        layers.update(calibration, completed=done, total=total)
-        if done == total:
-            layers.stop()
-
-    def copied(done: int, total: int) -> None:
-        copying.start()
-        copying.update(conversion, completed=done, total=total)
-
-    try:
-        yield calibrated, copied
-    finally:
-        layers.stop()
-        copying.stop()
+        yield calibrated, written
