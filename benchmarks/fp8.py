@@ -103,8 +103,11 @@ def measure(work: Path, repeats: int, modelopt: str | None) -> dict[str, Any]:
             peaks[name] = peak_anonymous_mb(command)
         found["peak anonymous MB"] = peaks
         if modelopt:
-            middle = {name: statistics.median(walls) for name, walls in found["wall seconds"].items()}
-            found["wall / modelopt"] = middle["ours"] / middle["modelopt"]
+            walls = found["wall seconds"]
+            # Of neighbours in time, so that a busy machine is busy for both.
+            found["wall / modelopt"] = statistics.median(
+                one / other for one, other in zip(walls["ours"], walls["modelopt"], strict=True)
+            )
             found["peak / modelopt"] = peaks["ours"] / peaks["modelopt"]
             found["identical"] = compare(ours, theirs)
         measured[format] = found
