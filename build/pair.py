@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, get_args
 
 from trtspec import __version__
 from trtspec.build.check.doctor import PairReport, check
-from trtspec.build.checkpoint import INDEX, Checkpoint, open_checkpoint
+from trtspec.build.checkpoint import Checkpoint, open_checkpoint
 from trtspec.build.convert.converter import plan_conversion, write_plan
-from trtspec.build.quantize.pair_quantizer import PairQuantization, Role, measure_pair, quantize_role
+from trtspec.build.quantize.pair_quantizer import PairQuantization, Role, measure_pair, write_role
 from trtspec.engines.host import min_sm
 from trtspec.engines.pair import (
     AcceptanceManifest,
@@ -29,6 +28,7 @@ from trtspec.engines.pair import (
     QuantizationManifest,
     Runtime,
     open_pair,
+    sha256,
     write_manifest,
 )
 from trtspec.engines.publish import check_output, publish
@@ -36,7 +36,6 @@ from trtspec.errors import BuildError, CheckpointError, PairError
 
 # A default that fits a laptop; the context of a large model would ask for gigabytes of KV cache.
 DEFAULT_MAX_SEQ_LEN = 4096
-CHUNK_BYTES = 1 << 22
 
 Report = Callable[[str], None]
 
@@ -76,8 +75,8 @@ def build(
     options = options or BuildOptions()
     check_output(output)
     checkpoints = open_checkpoint(target), open_checkpoint(draft)
-    found = _check_pair(*checkpoints, report)
     lengths = _lengths(*checkpoints, options)
+    found = _check_pair(*checkpoints, report)
     with publish(output) as folder:
         _write_tokenizer(checkpoints[0], folder / "tokenizer")
         wanted = options.quantization
@@ -103,7 +102,7 @@ def build(
             draft=engines[1],
             eos_token_ids=found.eos_token_ids,
             repairs=_repairs(found, options.runtime),
-            tokenizer_sha256=_sha256(folder / "tokenizer" / "tokenizer.json"),
+            tokenizer_sha256=sha256(folder / "tokenizer" / "tokenizer.json"),
             acceptance=written.acceptance,
             host_needs=None if needed_sm is None else HostNeeds(min_sm=needed_sm),
         )
@@ -190,9 +189,6 @@ class _Written:
     """What is known of the weights once they are written."""
 
     dtypes: Mapping[str, EngineDtype]  # by role
-    hashes: Mapping[str, Mapping[str, str]] = field(
-        default_factory=dict
-    )  # by role and file, of what was copied
     quantizations: Mapping[str, QuantizationManifest] = field(default_factory=dict)  # by role
     acceptance: AcceptanceManifest | None = None
 
@@ -227,36 +223,25 @@ def _write_weights(
 ) -> _Written:
     """Write the checkpoints of both cpu engines: config.json, generation_config.json and weights."""
     dtype, tokenizer = options.dtype or "float32", folder / "tokenizer"
-    hashes, quantised = {}, []
+    quantised = []
     for role in roles:
         report(f"{role.name}: {role.checkpoint.architecture} from {role.checkpoint.path}")
         role.engine.mkdir()
         state = output.parent / f".{output.name}.{role.name}.calibration"
-        made = quantize_role(role, options.quantization, dtype, tokenizer, state, report)
-        if made is None:
-            hashes[role.name] = _copy_weights(role.checkpoint, role.engine)
-        else:
+        made = write_role(role, options.quantization, dtype, tokenizer, state, report)
+        if made is not None:
             quantised.append(made)
         ends = {"eos_token_id": list(eos_token_ids)} if eos_token_ids else {}
         _write_json(role.engine / "generation_config.json", {**role.checkpoint.generation_config, **ends})
     quantizations, acceptance = measure_pair(
         *roles, quantised, options.quantization, dtype, tokenizer, report
     )
-    return _Written(dict.fromkeys(("target", "draft"), dtype), hashes, quantizations, acceptance)
-
-
-def _copy_weights(checkpoint: Checkpoint, folder: Path) -> dict[str, str]:
-    """The cpu engine is the checkpoint itself; returns the hashes of the weights."""
-    _write_json(folder / "config.json", checkpoint.config)
-    if len(checkpoint.files) > 1:
-        shutil.copyfile(checkpoint.path / INDEX, folder / INDEX)
-    return {file.name: _copy(file, folder / file.name) for file in checkpoint.files}
+    return _Written(dict.fromkeys(("target", "draft"), dtype), quantizations, acceptance)
 
 
 def _describe_engine(role: Role, settings: EngineSettings, written: _Written) -> EngineManifest:
     """Return the manifest's part about an engine whose weights are written."""
-    known = written.hashes.get(role.name, {})
-    hashes = {file.name: known.get(file.name) or _sha256(file) for file in role.engine.iterdir()}
+    hashes = {file.name: sha256(file) for file in role.engine.iterdir()}
     sizes: Counter[str] = Counter()
     for tensor in role.checkpoint.tensors.values():
         sizes[tensor.dtype] += math.prod(tensor.shape)
@@ -268,32 +253,6 @@ def _describe_engine(role: Role, settings: EngineSettings, written: _Written) ->
         quantization=written.quantizations.get(role.name),
         files=dict(sorted(hashes.items())),
     )
-
-
-def _copy(source: Path, destination: Path) -> str:
-    """Copy a file and return its SHA-256, in one pass.
-
-    Not a link: who saves a new checkpoint over the old one must not change an engine.
-    """
-    digest = hashlib.sha256()
-    with destination.open("xb") as writer:
-        for chunk in _chunks(source):
-            digest.update(chunk)
-            writer.write(chunk)
-    return digest.hexdigest()
-
-
-def _sha256(file: Path) -> str:
-    digest = hashlib.sha256()
-    for chunk in _chunks(file):
-        digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _chunks(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as reader:
-        while chunk := reader.read(CHUNK_BYTES):
-            yield chunk
 
 
 def _write_json(file: Path, value: Any) -> None:

@@ -79,6 +79,8 @@ class HuggingFaceReference:
         ]
 
 
+# Loading catches whatever transformers, safetensors and torch raise for a folder they cannot use: their
+# errors have no common base.
 def _load(auto_class: Any, folder: Path, **options: Any) -> Any:
     if not (folder / "config.json").is_file() and not (folder / "tokenizer_config.json").is_file():
         raise CheckpointError(
@@ -88,7 +90,7 @@ def _load(auto_class: Any, folder: Path, **options: Any) -> Any:
     try:
         with _no_progress_bar():
             return auto_class.from_pretrained(folder, local_files_only=True, **options)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except Exception as error:
         raise CheckpointError(f"{folder}: transformers cannot load it: {error}") from error
 
 
@@ -96,7 +98,7 @@ def _load_fp8(folder: Path) -> Any:
     try:
         with _no_progress_bar():
             return load_fp8(folder)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except Exception as error:
         raise CheckpointError(f"{folder}: transformers cannot load it: {error}") from error
 
 

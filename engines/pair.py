@@ -8,6 +8,7 @@ pair/
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from trtspec.errors import EngineError
 
 MANIFEST = "trtspec.json"
+CHUNK_BYTES = 1 << 22
 
 Runtime = Literal["cpu", "tensorrt"]
 EngineDtype = Literal["float32", "bfloat16", "float16"]
@@ -129,6 +131,14 @@ class EnginePair:
     def tokenizer(self) -> Path:
         return self.path / "tokenizer"
 
+    def files(self) -> dict[str, str]:
+        """Return the SHA-256 of every file of the manifest, by its path in the pair."""
+        engines = (("target", self.manifest.target), ("draft", self.manifest.draft))
+        hashes = {
+            f"{name}/{file}": digest for name, engine in engines for file, digest in engine.files.items()
+        }
+        return hashes | {"tokenizer/tokenizer.json": self.manifest.tokenizer_sha256}
+
 
 def open_pair(path: Path) -> EnginePair:
     """Return the pair in a folder; EngineError when it is none or not whole."""
@@ -141,18 +151,33 @@ def open_pair(path: Path) -> EnginePair:
         manifest = Manifest.model_validate(json.loads(file.read_text("utf-8")))
     except (ValueError, ValidationError) as error:
         raise EngineError(f"{file}: {_reason(error)}; build the pair again") from error
-    missing = [
-        f"{name}/{file}"
-        for name, engine in (("target", manifest.target), ("draft", manifest.draft))
-        for file in engine.files
-        if not (path / name / file).is_file()
-    ]
+    pair = EnginePair(path, manifest)
+    missing = [file for file in pair.files() if not (path / file).is_file()]
     if missing:
         raise EngineError(
             f"{path}: {len(missing)} files of the manifest are missing, first {missing[0]}; "
             "build the pair again"
         )
-    return EnginePair(path, manifest)
+    return pair
+
+
+def check_contents(pair: EnginePair) -> None:
+    """Raise EngineError where a file of the pair is not the one that was built. Reads all of them."""
+    changed = [file for file, digest in pair.files().items() if sha256(pair.path / file) != digest]
+    if changed:
+        raise EngineError(
+            f"{pair.path}: {len(changed)} files are not as they were built, first {changed[0]}; "
+            "build the pair again"
+        )
+
+
+def sha256(file: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with file.open("rb") as reader:
+        while chunk := reader.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _reason(error: ValueError) -> str:

@@ -162,6 +162,13 @@ def pickle_only(folder: Path) -> None:
     (folder / "draft" / "model.safetensors").rename(folder / "draft" / "pytorch_model.bin")
 
 
+def not_a_number(folder: Path) -> None:
+    file = folder / "draft" / "model.safetensors"
+    weights = load_file(file)
+    weights["model.norm.weight"][3] = float("nan")
+    save_file(weights, file)
+
+
 def other_tokenizer(folder: Path) -> None:
     file = folder / "draft" / "tokenizer.json"
     tokenizer = json.loads(file.read_text())
@@ -183,6 +190,7 @@ def other_tokenizer(folder: Path) -> None:
         (truncate, CheckpointError, "truncated"),
         (drop_shard, CheckpointError, "1 shard.* missing"),
         (pickle_only, CheckpointError, "draft: pickled"),
+        (not_a_number, CheckpointError, r"'model\.norm\.weight' holds NaN or Inf"),
         (other_tokenizer, PairError, "different text to the two models: 2"),
         (lambda folder: (folder / "pair").mkdir(), OutputError, "pair: exists already"),
     ],
@@ -293,6 +301,16 @@ def test_the_command_needs_an_output(pair_folder: Path, capsys: pytest.CaptureFi
     code, _, err = run(capsys, "build", pair_folder / "target", pair_folder / "draft")
     assert code == 2
     assert "--output" in err
+
+
+@pytest.mark.parametrize("option", ["--max-seq-len", "--max-batch-size", "--max-draft-len", "--tp"])
+def test_the_command_takes_no_zero_where_none_can_be(
+    pair_folder: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    folders = pair_folder / "target", pair_folder / "draft"
+    code, out, err = run(capsys, "build", *folders, "--output", pair_folder / "pair", option, 0)
+    assert (code, out) == (2, "")
+    assert option in err
 
 
 def test_disk_full_is_a_clear_line(demo_pair: Path, tmp_path: Path) -> None:

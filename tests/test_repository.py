@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup
 
 from trtspec.cli import main
-from trtspec.engines.pair import EnginePair
-from trtspec.errors import OutputError, RepositoryError
+from trtspec.engines.pair import EnginePair, open_pair
+from trtspec.errors import EngineError, OutputError, RepositoryError
 from trtspec.triton_repo import contract
 from trtspec.triton_repo.repository import RepositoryOptions, write_repository
 
@@ -138,6 +139,15 @@ def test_what_the_pair_was_not_built_for_is_refused(
     with pytest.raises(RepositoryError, match=message):
         write_repository(built_pair, tmp_path / "repo", options)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_pair_whose_files_have_changed_is_refused(built_pair: EnginePair, tmp_path: Path) -> None:
+    shutil.copytree(built_pair.path, tmp_path / "pair")
+    file = tmp_path / "pair" / "target" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:500])
+    with pytest.raises(EngineError, match=r"1 files are not as they were built, first target/model\.safet"):
+        write_repository(open_pair(tmp_path / "pair"), tmp_path / "repo")
+    assert not (tmp_path / "repo").exists()
 
 
 def test_an_output_that_exists_is_refused(built_pair: EnginePair, tmp_path: Path) -> None:

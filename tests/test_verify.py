@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -486,3 +487,12 @@ def test_wrong_usage_is_exit_code_2(run: Run, args: list[str], message: str) -> 
 
 def test_a_report_without_mismatches_is_ok() -> None:
     assert VerifyReport("toy", ()).ok
+
+
+def test_a_reference_that_is_cut_short_is_an_error_of_ours(demo_pair: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "target"
+    shutil.copytree(demo_pair / "target", folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:500])
+    with pytest.raises(CheckpointError, match="transformers cannot load it"):
+        HuggingFaceReference(folder)

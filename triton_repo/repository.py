@@ -20,8 +20,8 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup
 
 from trtspec.engines import cpu
-from trtspec.engines.pair import EnginePair, EngineSettings
-from trtspec.engines.publish import link_or_copy, publish
+from trtspec.engines.pair import EnginePair, EngineSettings, check_contents
+from trtspec.engines.publish import check_output, link_or_copy, publish
 from trtspec.errors import RepositoryError
 from trtspec.triton_repo import speculation
 from trtspec.triton_repo.contract import (
@@ -60,6 +60,7 @@ def write_repository(pair: EnginePair, output: Path, options: RepositoryOptions 
 
     Raises:
         OutputError: `output` exists or cannot be made.
+        EngineError: a file of the pair is not the one that was built.
         RepositoryError: an option asks for what the pair was not built for.
     """
     options = options or RepositoryOptions()
@@ -73,6 +74,8 @@ def write_repository(pair: EnginePair, output: Path, options: RepositoryOptions 
         TARGET_MODEL: _engine_config(TARGET_MODEL, pair.manifest.target.settings),
         DRAFT_MODEL: _engine_config(DRAFT_MODEL, pair.manifest.draft.settings),
     }
+    check_output(output)
+    check_contents(pair)
     with publish(output) as folder:
         for name, config in configs.items():
             (folder / name / "1").mkdir(parents=True)

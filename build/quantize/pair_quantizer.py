@@ -74,15 +74,16 @@ class QuantizedRole:
     manifest: QuantizationManifest
 
 
-def quantize_role(
+def write_role(
     role: Role, options: PairQuantization, dtype: EngineDtype, tokenizer: Path, state: Path, report: Report
 ) -> QuantizedRole | None:
-    """Write config.json and weights of an FP8 engine; None where the model stays unquantised.
+    """Write config.json and weights of a cpu engine; None where the model stays unquantised.
 
     A checkpoint that is FP8 already keeps its codes and scales, whatever was asked.
 
     Raises:
-        CheckpointError, BuildError: FP8 cannot hold the model.
+        CheckpointError: the weights hold NaN or Inf.
+        BuildError: FP8 cannot hold the model.
     """
     fp8, calibration = read_fp8(role.checkpoint), None
     if fp8 is not None:
@@ -98,16 +99,14 @@ def quantize_role(
         if options.calibrate != "none":
             prepared = prepare(role.checkpoint, fp8_options, tokenizer)
             fp8, calibration = prepared.scales(fp8, state, say), prepared.calibration
-    else:
-        return None
-    for note in fp8.notes:
+    for note in fp8.notes if fp8 else ():
         report(f"{role.name}: {note}")
-    if fp8.cache:
+    if fp8 and fp8.cache:
         report(f"{role.name}: its FP8 cache scales are kept; the cpu runtime caches in {dtype}")
     plan = plan_hf(role.checkpoint, fp8=fp8)
     documents = {name: content for name, content in plan.documents.items() if name not in COMPANIONS}
     write_plan(replace(plan, documents=documents), role.engine)
-    return QuantizedRole(role, _manifest(fp8, calibration))
+    return QuantizedRole(role, _manifest(fp8, calibration)) if fp8 else None
 
 
 def _manifest(fp8: Fp8Scales, calibration: Calibration | None) -> QuantizationManifest:

@@ -42,11 +42,19 @@ if TYPE_CHECKING:
 @click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True, help="Tensor-parallel ranks.")
 @click.option("--pp", type=click.IntRange(min=1), default=1, show_default=True, help="Pipeline stages.")
 @click.option(
-    "--max-seq-len", type=int, help="Tokens of prompt and answer.  [default: the context, at most 4096]"
+    "--max-seq-len",
+    type=click.IntRange(min=2),
+    help="Tokens of prompt and answer.  [default: the context, at most 4096]",
 )
-@click.option("--max-batch-size", type=int, default=16, show_default=True, help="Sequences in flight.")
 @click.option(
-    "--max-draft-len", type=int, default=8, show_default=True, help="Largest γ a request may ask for."
+    "--max-batch-size", type=click.IntRange(min=1), default=16, show_default=True, help="Sequences in flight."
+)
+@click.option(
+    "--max-draft-len",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    help="Largest γ a request may ask for.",
 )
 @click.option("--quantization", type=click.Choice(QUANTIZATIONS), help="Of both models.")
 @click.option(

@@ -14,7 +14,9 @@ import click
 @click.option(
     "--output", type=click.Path(path_type=Path), required=True, help="Folder to make; must not exist."
 )
-@click.option("--num-draft-tokens", type=int, help="γ of a request that asks for none.  [default: 5]")
+@click.option(
+    "--num-draft-tokens", type=click.IntRange(min=0), help="γ of a request that asks for none.  [default: 5]"
+)
 @click.option(
     "--exclude-input-in-output/--include-input-in-output",
     default=True,
@@ -22,7 +24,11 @@ import click
     help="What text_output holds when a request does not say.",
 )
 @click.option(
-    "--max-inflight-requests", type=int, default=64, show_default=True, help="More than that are told: busy."
+    "--max-inflight-requests",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    help="More than that are told: busy.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(pair: Path, output: Path, as_json: bool, **options: Any) -> None:
