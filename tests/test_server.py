@@ -356,7 +356,39 @@ def test_a_canary_that_never_comes_back_ends_the_start(tmp_path: Path, traces: T
     assert len(asked) == 1
 
 
+def test_a_process_that_an_exception_of_cpp_ends_fails_the_start_at_once(tmp_path: Path, traces: Traces):
+    double = tmp_path / "tritonserver"
+    words = "terminate called after throwing an instance of 'std::invalid_argument'"
+    double.write_text(f'#!/bin/sh\necho "{words}"\necho "  what():  stol"\nexec sleep 1000\n')
+    double.chmod(0o755)
+    repository = write_repository(tmp_path / "repo", tensorrt_llm_bls=ECHO)
+    options = replace(FREE_PORTS, start_timeout_s=20.0)
+    with (
+        pytest.raises(ServerError, match=rf"did not load: .*\n  {words}\n    what\(\):  stol\nwhole log"),
+        serve(repository, options, installation=Installation(double), on_launch=traces.note),
+    ):
+        pass
+
+
 # Serving and stopping
+
+
+def test_white_space_in_the_paths_does_not_reach_the_models(
+    tmp_path: Path, traces: Traces, monkeypatch: pytest.MonkeyPatch
+):
+    temporary = tmp_path / "temporary files"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    repository = write_repository(tmp_path / "my models" / "repo", tensorrt_llm_bls=ECHO)
+    options = replace(FREE_PORTS, start_timeout_s=60.0)
+    with serve(repository, options, on_launch=traces.note) as server:
+        run_directories = list(Path("/tmp").glob(f"{server.marker}*"))
+        server.check()
+    assert len(run_directories) == 1
+    assert not run_directories[0].exists()
+    assert (repository / "tensorrt_llm_bls" / "1" / "model.py").read_text() == ECHO
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_model_process_that_dies_ends_the_serving_though_health_stays_good(tmp_path: Path, traces: Traces):
@@ -470,6 +502,7 @@ def test_ctrl_c_while_serving_exits_130(tmp_path: Path, traces: Traces, processe
     [
         (signal.SIGINT, 130, "trtspec: interrupted"),
         (signal.SIGTERM, 1, "stopped by SIGTERM before it was ready"),
+        (signal.SIGHUP, 1, "stopped by SIGHUP before it was ready"),
     ],
 )
 def test_a_signal_while_models_load_leaves_nothing(

@@ -18,7 +18,13 @@ from trtspec.triton_repo.server.endpoints import Endpoints, choose_endpoints
 from trtspec.triton_repo.server.environment import server_environment
 from trtspec.triton_repo.server.installation import Installation, bundled_installation, find_installation
 from trtspec.triton_repo.server.preflight import model_names, require_shared_memory
-from trtspec.triton_repo.server.server_log import ServerLog, complaints, load_failures, still_loading
+from trtspec.triton_repo.server.server_log import (
+    ServerLog,
+    complaints,
+    load_failures,
+    still_loading,
+    termination,
+)
 
 LOOPBACK = Endpoints("127.0.0.1", http_port=8000, grpc_port=8001, metrics_port=8002)
 
@@ -240,6 +246,12 @@ def test_complaints_are_the_errors_if_there_are_any():
         == "error: creating server: Internal"
     )
     assert complaints(CHATTER + LOADING) == LOADING.strip()
+
+
+def test_the_last_words_of_cpp_are_found_where_they_begin_a_line():
+    words = "terminate called without an active exception"
+    assert termination(f"{CHATTER}{words}\n{LOADING}") == words
+    assert termination(f"{CHATTER}{LOADING}the model says: {words}\n") == ""
 
 
 @given(st.text())

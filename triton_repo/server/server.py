@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shlex
 import subprocess
 import tempfile
 import time
@@ -20,7 +21,13 @@ from trtspec.triton_repo.server.endpoints import Endpoints, choose_endpoints
 from trtspec.triton_repo.server.environment import server_environment
 from trtspec.triton_repo.server.installation import Installation, find_installation
 from trtspec.triton_repo.server.preflight import model_names, require_shared_memory
-from trtspec.triton_repo.server.server_log import ServerLog, complaints, load_failures, still_loading
+from trtspec.triton_repo.server.server_log import (
+    ServerLog,
+    complaints,
+    load_failures,
+    still_loading,
+    termination,
+)
 
 POLL_S = 0.05
 WATCH_S = 1.0
@@ -30,6 +37,8 @@ DEATH_NOTICE_S = 1.0
 ABORT_TIMEOUT_S = 2.0
 # Triton counts its exit timeout in steps of a second, then has to unload.
 STOP_GRACE_S = 3.0
+# Where private files go if the path of the temporary folder is not plain.
+PLAIN_TEMPORARY_FOLDER = "/tmp"
 
 
 @dataclass(frozen=True)
@@ -106,7 +115,7 @@ class Server:
         self._processes_when_good: list[int] = []
         self._canary = canary
         self._log = ServerLog(options.log or Path(tempfile.gettempdir(), f"{self.marker}server.log"))
-        self._run_directory = Path(tempfile.mkdtemp(prefix=self.marker))
+        self._run_directory = _make_run_directory(self.marker)
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
 
@@ -136,7 +145,7 @@ class Server:
         self._guard = leftovers.start_guard(self.marker, self._run_directory)
         backends = installation.link_backends(self._run_directory / "backends")
         arguments = server_arguments(
-            self.repository,
+            self._plain_repository(),
             self.endpoints,
             marker=self.marker,
             exit_timeout_s=math.ceil(self.options.stop_timeout_s),
@@ -218,6 +227,14 @@ class Server:
         if self.options.log is None and not self._log_is_evidence:
             self.log.unlink(missing_ok=True)
 
+    def _plain_repository(self) -> Path:
+        """Return the repository by a path that Triton hands on to its model processes in one piece."""
+        if _is_plain(str(self.repository)):
+            return self.repository
+        link = self._run_directory / "repository"
+        link.symlink_to(self.repository)
+        return link
+
     def _ask_to_end(self, process: subprocess.Popen[bytes]) -> bool:
         """Whether the server had not ended before, and now did so in time and without complaint."""
         timeout_s = self.options.stop_timeout_s + STOP_GRACE_S if self.ready else ABORT_TIMEOUT_S
@@ -262,6 +279,9 @@ class Server:
             names = ", ".join(failure.model for failure in failures)
             reasons = "\n".join(f"{failure.model}: {failure.reason}" for failure in failures)
             raise self._error(f"did not load: {names}", reasons)
+        if not self.ready and (words := termination(self._log.text())):
+            loading = ", ".join(still_loading(self._log.text())) or "a process of the server ended"
+            raise self._error(f"did not load: {loading}", words)
         if ended is not None:
             how = f"signal {-ended}" if ended < 0 else f"exit code {ended}"
             raise self._error(f"the server ended with {how}", complaints(self._log.text()))
@@ -271,3 +291,15 @@ class Server:
         self._log_is_evidence = True
         indented = "".join(f"\n  {line}" for line in details.splitlines())
         return ServerError(f"{self.repository}: {summary}{indented}\nwhole log: {self.log}")
+
+
+def _make_run_directory(marker: str) -> Path:
+    temporary = tempfile.gettempdir()
+    return Path(
+        tempfile.mkdtemp(prefix=marker, dir=temporary if _is_plain(temporary) else PLAIN_TEMPORARY_FOLDER)
+    )
+
+
+def _is_plain(path: str) -> bool:
+    """Whether a shell reads the path as one word: the command line of a model process is not quoted."""
+    return shlex.quote(path) == path

@@ -20,6 +20,8 @@ UNREADABLE = re.compile(r"^Poll failed for model directory '(.+?)': (.*)$", re.D
 HARMLESS = re.compile(r"CudaDriverHelper|pinned|NVML|DCGM")
 BOX = re.compile(r"^[+|]|^\s*$")
 NOT_HEALTHY = re.compile(r"^Internal: Stub process '.+' is not healthy")
+# The C++ runtime's words when an exception ends a process; what() follows on a line of its own.
+TERMINATED = re.compile(r"^terminate called.*(?:\n +what\(\):.*)?", re.MULTILINE)
 LAST_WORDS = 12
 
 
@@ -60,6 +62,15 @@ def load_failures(text: str) -> list[LoadFailure]:
         if found := FAILED.match(message) or UNREADABLE.match(message):
             failures.setdefault(found[1], LoadFailure(found[1], _reason(found[2], text)))
     return list(failures.values())
+
+
+def termination(text: str) -> str:
+    """Return what the C++ runtime wrote when an exception ended a process; empty if none did.
+
+    Triton goes on waiting for a model process that ended like this before it reported itself.
+    """
+    found = TERMINATED.search(text)
+    return found[0] if found else ""
 
 
 def still_loading(text: str) -> list[str]:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from types import FrameType
 
 import click
 
@@ -24,6 +29,16 @@ COMMANDS = {
 
 EXIT_ERROR = 1
 EXIT_MISMATCH = 3
+EXIT_SIGNAL = 128  # plus the signal's number, as shells report it
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+
+class Terminated(BaseException):
+    """SIGTERM or SIGHUP: unwinds like Ctrl-C does, so that servers and temporary folders go on the way."""
+
+    def __init__(self, number: int) -> None:
+        self.signal = signal.Signals(number)
+        super().__init__(self.signal.name)
 
 
 class LazyGroup(click.Group):
@@ -62,17 +77,53 @@ def trtspec() -> None:
 
 
 def main(args: list[str] | None = None) -> None:
-    """Run the command; an error of ours becomes one line on stderr and exit 1."""
+    """Run the command; an error of ours or of the system becomes one line on stderr and exit 1.
+
+    A signal that ends the process unwinds first: exit 130 on SIGINT, 143 on SIGTERM, 129 on SIGHUP.
+    """
     try:
-        # Out of standalone mode click returns the code of an Exit instead of raising it.
-        if status := trtspec.main(args=args, standalone_mode=False):
-            sys.exit(status)
+        with _signals_unwind():
+            # Out of standalone mode click returns the code of an Exit instead of raising it.
+            if status := trtspec.main(args=args, standalone_mode=False):
+                sys.exit(status)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("trtspec: interrupted", err=True)
-        sys.exit(130)
+        sys.exit(EXIT_SIGNAL + signal.SIGINT)
+    except Terminated as terminated:
+        click.echo(f"trtspec: stopped by {terminated.signal.name}", err=True)
+        sys.exit(EXIT_SIGNAL + terminated.signal)
     except TrtspecError as error:
         click.echo(f"trtspec: {error}", err=True)
         sys.exit(EXIT_ERROR)
+    except OSError as error:  # click has dealt with a broken pipe
+        click.echo(f"trtspec: {error}", err=True)
+        _drop_unwritten_output()
+        sys.exit(EXIT_ERROR)
+
+
+@contextmanager
+def _signals_unwind() -> Iterator[None]:
+    """Turn the signals into Terminated; one that is ignored (nohup) or handled already stays so."""
+
+    def unwind(number: int, frame: FrameType | None) -> None:
+        raise Terminated(number)
+
+    taken = [number for number in ENDING_SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, unwind)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _drop_unwritten_output() -> None:
+    """Give up what stdout still holds and cannot write; Python's exit would try again and complain."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

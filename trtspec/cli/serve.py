@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
+from trtspec.cli import Terminated
 from trtspec.errors import ServerError
 
 if TYPE_CHECKING:
@@ -19,10 +16,6 @@ if TYPE_CHECKING:
 
 PORT = click.IntRange(0, 65535)
 SECONDS = click.FloatRange(0, min_open=True)
-
-
-class Terminated(BaseException):
-    """SIGTERM: unwinds like Ctrl-C does, so that the server is stopped on the way."""
 
 
 @click.command("serve")
@@ -79,7 +72,7 @@ def command(
     )
     server: Server | None = None
     try:
-        with _sigterm_unwinds(), serve(repository, options, on_launch=_say_launched) as server:
+        with serve(repository, options, on_launch=_say_launched) as server:
             _say_ready(server, as_json)
             server.wait()
     except (Terminated, KeyboardInterrupt) as signalled:
@@ -88,7 +81,9 @@ def command(
         if isinstance(signalled, KeyboardInterrupt):
             raise
         if server is None:
-            raise ServerError(f"{repository}: stopped by SIGTERM before it was ready") from None
+            raise ServerError(
+                f"{repository}: stopped by {signalled.signal.name} before it was ready"
+            ) from None
 
 
 def _say_launched(server: Server) -> None:
@@ -110,15 +105,3 @@ def _say_ready(server: Server, as_json: bool) -> None:
         click.echo(
             f"ready: gRPC {server.grpc_url}, {server.http_url}, {server.metrics_url}; Ctrl-C stops", err=True
         )
-
-
-@contextmanager
-def _sigterm_unwinds() -> Iterator[None]:
-    def unwind(number: int, frame: FrameType | None) -> None:
-        raise Terminated
-
-    previous = signal.signal(signal.SIGTERM, unwind)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
