@@ -48,6 +48,8 @@ DTYPE_BITS: Mapping[str, int] = {
 # The limit of the safetensors library itself.
 MAX_HEADER_BYTES = 100_000_000
 
+LARGEST_FILE = 2**63 - 1  # bytes, that an offset can reach
+
 
 @dataclass(frozen=True)
 class TensorInfo:
@@ -159,10 +161,17 @@ def _tensor(file: Path, name: str, entry: object, data_begin: int) -> TensorInfo
     bits = math.prod(shape) * DTYPE_BITS[dtype]
     if bits % 8 or end - begin != bits // 8:
         raise CheckpointError(
-            f"{where} takes {end - begin} bytes, {dtype} of shape {shape} takes {bits / 8:g}; "
+            f"{where} takes {end - begin} bytes, {dtype} of shape {shape} takes {_shown_size(bits)}; "
             "the header is damaged, fetch the file again"
         )
     return TensorInfo(name, dtype, tuple(shape), file, data_begin + begin, end - begin)
+
+
+def _shown_size(bits: int) -> str:
+    # A damaged shape's size may be beyond every float, and beyond the digits that Python prints.
+    if bits > 8 * LARGEST_FILE:
+        return f"more than {LARGEST_FILE}"
+    return f"{bits} bits" if bits % 8 else f"{bits // 8}"
 
 
 def _check_coverage(file: Path, tensors: list[TensorInfo], data_begin: int, file_size: int) -> None:
