@@ -25,6 +25,7 @@ from trtspec.build.checkpoint import open_checkpoint
 from trtspec.build.convert.converter import convert
 from trtspec.build.convert.elements import cast, is_finite, raw_view
 from trtspec.build.convert.families import family_of
+from trtspec.build.convert.linears import find_linears
 from trtspec.build.convert.splitting import check_split
 from trtspec.build.convert.tables import Dimensions
 from trtspec.build.tensor_file import read_header
@@ -58,6 +59,45 @@ def test_an_unknown_architecture_lists_the_known_ones(llama: Path, tmp_path: Pat
     edit_config(llama, architectures=["BertModel"])
     with pytest.raises(CheckpointError, match=r"'BertModel' has no table; supported are GPT2LMHeadModel, "):
         convert(llama, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architectures": ["BertModel"]}, "architecture 'BertModel' has no table"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0, expected a positive integer"),
+        ({"hidden_act": "quick_gelu"}, "hidden_act is 'quick_gelu'"),
+    ],
+)
+def test_a_fault_of_config_json_names_the_file(
+    llama: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    edit_config(llama, **changes)
+    with pytest.raises((CheckpointError, BuildError)) as refused:
+        convert(llama, tmp_path / "out")
+    assert str(refused.value).startswith(f"{llama}/config.json: {message}")
+
+
+@pytest.mark.parametrize("layers", [3, 5, 10**12])
+def test_layers_that_the_weights_do_not_hold_are_refused_before_they_are_planned(
+    llama: Path, tmp_path: Path, layers: int
+) -> None:
+    edit_config(llama, num_hidden_layers=layers)
+    with pytest.raises(CheckpointError, match=rf"config\.json: {layers} layers, the weights hold 4; "):
+        convert(llama, tmp_path / "out")
+    with pytest.raises(CheckpointError, match="the weights hold 4"):
+        find_linears(open_checkpoint(llama))
+
+
+@pytest.mark.parametrize("format", ["trtllm", "hf"])
+@pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes", None, ["fp8"]])
+def test_a_quantisation_that_is_not_read_is_refused_by_its_name(
+    llama: Path, tmp_path: Path, format: str, method: object
+) -> None:
+    edit_config(llama, quantization_config={"quant_method": method})
+    expected = re.escape(f"quantised by {method}; convert an unquantised or FP8 checkpoint")
+    with pytest.raises(BuildError, match=expected):
+        convert(llama, tmp_path / "out", format=format)
 
 
 def test_missing_tensors_are_counted_and_the_first_is_named(llama: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from trtspec.build.convert.converter import convert
 from trtspec.build.convert.families import families
+from trtspec.errors import BuildError
 
 
 @pytest.fixture(scope="session")
@@ -177,12 +178,86 @@ def test_gemma_splits_its_embedding_and_says_so(checkpoints: Any, tmp_path: Path
     assert rank["transformer.vocab_embedding.weight"].shape == (26, 32)
 
 
-@pytest.mark.parametrize("family", ["mistral", "phi3", "gemma2"])
+ACTIVATIONS = [
+    *((family, "hidden_act", "quick_gelu") for family in ("llama31", "mistral", "mixtral", "qwen2", "qwen3")),
+    *((family, "hidden_act", "gelu") for family in ("llama31", "mistral", "mixtral", "qwen3", "phi3")),
+    ("gemma", "hidden_act", "silu"),
+    ("gemma2", "hidden_activation", "relu"),
+    ("gemma3", "hidden_activation", "silu"),
+    ("gpt2", "activation_function", "silu"),
+]
+
+
+@pytest.mark.parametrize(("family", "key", "name"), ACTIVATIONS)
+def test_an_activation_that_the_familys_network_has_not_is_refused(
+    tmp_path: Path, family: str, key: str, name: str
+) -> None:
+    source = save(make_model(family), tmp_path / "hf")
+    edit_config(source, **{key: name})
+    with pytest.raises(BuildError, match=rf"config\.json: {key} is '{name}', "):
+        convert(source, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "name"), [("gemma", "hidden_act", "gelu"), ("gpt2", "activation_function", "relu")]
+)
+def test_the_other_activations_of_a_family_are_kept(tmp_path: Path, family: str, key: str, name: str) -> None:
+    source = save(make_model(family), tmp_path / "hf")
+    edit_config(source, **{key: name})
+    convert(source, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["hidden_act"] == name
+
+
+def test_qwen3_with_biases_is_refused(tmp_path: Path) -> None:
+    source = save(make_model("qwen3", attention_bias=True), tmp_path / "hf")
+    with pytest.raises(BuildError, match=r"config\.json: attention_bias is true.*Qwen3 has no biases"):
+        convert(source, tmp_path / "out")
+
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+QWEN_WINDOW = {"sliding_window": 64, "use_sliding_window": True}
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "windows"),
+    [
+        ("gemma2", {"layer_types": None}, "64,128"),
+        ("gemma2", {"layer_types": [SLIDING, SLIDING, FULL, FULL]}, "64,64,128,128"),
+        ("gemma3", {}, "64,128"),
+        (
+            "gemma3",
+            {"layer_types": None, "_sliding_window_pattern": None, "sliding_window_pattern": 3},
+            "64,64,128",
+        ),
+        ("qwen3", {**QWEN_WINDOW, "layer_types": [FULL, SLIDING, FULL, SLIDING]}, "128,64"),
+        ("qwen2", {**QWEN_WINDOW, "layer_types": None, "max_window_layers": 1}, "128,64,64,64"),
+        ("qwen2", {**QWEN_WINDOW, "layer_types": None, "max_window_layers": 0}, "64"),
+    ],
+)
+def test_windows_of_some_layers_are_told_layer_by_layer(
+    tmp_path: Path, family: str, changes: dict[str, Any], windows: str
+) -> None:
+    source = save(make_model(family), tmp_path / "hf")
+    edit_config(source, **{"sliding_window": 64, **changes})
+    (note,) = convert(source, tmp_path / "out").notes
+    assert note.split("max_attention_window_size ")[1].split(" ")[0] == windows
+
+
+@pytest.mark.parametrize(
+    "changes", [{"layer_types": [FULL] * 4, "use_sliding_window": True}, {"use_sliding_window": None}]
+)
+def test_a_window_that_no_layer_has_is_not_told(tmp_path: Path, changes: dict[str, Any]) -> None:
+    source = save(make_model("qwen2"), tmp_path / "hf")
+    edit_config(source, sliding_window=64, **changes)
+    assert convert(source, tmp_path / "out").notes == ()
+
+
+@pytest.mark.parametrize("family", ["mistral", "phi3"])
 def test_a_window_that_the_format_cannot_say_is_told(tmp_path: Path, family: str) -> None:
     source = save(make_model(family), tmp_path / "hf")
     edit_config(source, sliding_window=64)
     (note,) = convert(source, tmp_path / "out").notes
-    assert "max_attention_window_size 64" in note
+    assert note.endswith("max_attention_window_size 64")
 
 
 def test_a_window_that_is_switched_off_is_not_told(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from trtspec.build.convert.formats import FLOATS, FORMATS
 from trtspec.build.convert.fp8 import Fp8Scales
 from trtspec.build.convert.hf_plan import plan_hf
 from trtspec.build.convert.plan import Plan
+from trtspec.build.convert.settings import section, settings_of
 from trtspec.build.convert.stream import Progress, write_contents, write_files
 from trtspec.build.convert.trtllm_plan import plan_trtllm
 from trtspec.engines import publish
@@ -20,6 +21,9 @@ from trtspec.errors import BuildError, OutputError
 
 # More than this and they wait for the same disk.
 MAX_DEFAULT_WORKERS = 4
+
+# Values of quant_method whose weights may be FP8; other ways to quantise are not read.
+FP8_METHODS = ("modelopt", "compressed-tensors", "fp8")
 
 
 @dataclass(frozen=True)
@@ -100,8 +104,10 @@ def plan_conversion(
     """Return what a conversion would write; everything that can be refused by headers alone is."""
     if dtype is not None and dtype not in FLOATS:
         raise BuildError(f"dtype is {dtype!r}, expected one of {', '.join(FLOATS)}")
-    if format == "trtllm":
-        return plan_trtllm(checkpoint, dtype=dtype, tp=tp, pp=pp, fp8=fp8)
+    with settings_of(checkpoint.path):
+        _check_method(checkpoint)
+        if format == "trtllm":
+            return plan_trtllm(checkpoint, dtype=dtype, tp=tp, pp=pp, fp8=fp8)
     if format != "hf":
         raise BuildError(f"format is {format!r}, expected one of {', '.join(FORMATS)}")
     if (tp, pp) != (1, 1):
@@ -109,6 +115,14 @@ def plan_conversion(
             f"--tp {tp} --pp {pp}: a Hugging Face folder is split by its runtime, not here; leave them out"
         )
     return plan_hf(checkpoint, dtype=dtype, fp8=fp8)
+
+
+def _check_method(checkpoint: Checkpoint) -> None:
+    method = section(checkpoint.config, "quantization_config").get("quant_method", "modelopt")
+    if method not in FP8_METHODS:
+        raise BuildError(
+            f"{checkpoint.path}: quantised by {method}; convert an unquantised or FP8 checkpoint"
+        )
 
 
 def check_output(output: Path, checkpoint: Checkpoint) -> None:

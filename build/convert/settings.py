@@ -6,12 +6,25 @@ Hugging Face wrote the file, so unknown keys are ignored. A `null` counts as abs
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from trtspec.errors import CheckpointError
+from trtspec.errors import BuildError, CheckpointError
 
 Settings = Mapping[str, Any]
+
+
+@contextmanager
+def settings_of(folder: Path) -> Iterator[None]:
+    """Name the folder in the errors about a config.json that are raised inside."""
+    try:
+        yield
+    except (BuildError, CheckpointError) as error:
+        if not str(error).startswith("config.json: "):
+            raise
+        raise type(error)(f"{folder}/{error}") from None
 
 
 def integer(settings: Settings, key: str, default: int | None = None) -> int:
@@ -54,6 +67,21 @@ def text(settings: Settings, key: str) -> str:
     value = _present(settings, key, None, "a name")
     if not isinstance(value, str):
         raise _wrong(key, value, "a name")
+    return value
+
+
+def activation(settings: Settings, key: str, known: tuple[str, ...]) -> str:
+    """Return the MLP's activation.
+
+    Raises:
+        BuildError: it is none of those that the family's network in TensorRT-LLM computes.
+    """
+    value = text(settings, key)
+    if value not in known:
+        raise BuildError(
+            f"config.json: {key} is {value!r}, TensorRT-LLM's engine path takes {' or '.join(known)} for "
+            "this family; use the pytorch runtime"
+        )
     return value
 
 

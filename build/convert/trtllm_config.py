@@ -6,8 +6,15 @@ from typing import Any
 
 from trtspec.build.checkpoint import Checkpoint
 from trtspec.build.convert.fp8 import Fp8Scales
-from trtspec.build.convert.settings import Settings, flag, integer
+from trtspec.build.convert.settings import Settings, flag, integer, number
 from trtspec.build.convert.tables import Dimensions, Family
+from trtspec.errors import CheckpointError
+
+# Of transformers: the layers of Qwen before this one attend to everything, whatever the window …
+QWEN = ("qwen2", "qwen3")
+QWEN_FULL_LAYERS = 28
+# … and every p-th layer of Gemma does.
+PATTERNS = {"gemma2": 2, "gemma3_text": 6}
 
 
 def trtllm_config(
@@ -64,16 +71,54 @@ def _quantization(fp8: Fp8Scales | None) -> dict[str, Any]:
     }
 
 
-def window_note(settings: Settings, written: Settings) -> tuple[str, ...]:
-    """Return a note where attention is limited to a window that config.json of TensorRT-LLM cannot say."""
-    if settings.get("sliding_window") is None or "sliding_window" in written:
+def window_note(settings: Settings, d: Dimensions) -> tuple[str, ...]:
+    """Return a note where layers attend to a window, which a server of TensorRT-LLM must be told."""
+    if settings.get("sliding_window") is None:
         return ()
-    if not flag(settings, "use_sliding_window", True):
+    # Only Qwen has the switch, and there it is off by default.
+    if not flag(settings, "use_sliding_window", settings.get("model_type") not in QWEN):
         return ()
     window = integer(settings, "sliding_window")
-    if window >= written["max_position_embeddings"]:
+    windows = [window if slides else d.positions for slides in _sliding_layers(settings, d.layers)]
+    if window >= d.positions or window not in windows:
         return ()
+    listed = ",".join(map(str, _cycle(windows)))
+    if d.positions not in windows:
+        return (
+            f"attention reaches {window} tokens back in Hugging Face, which a TensorRT-LLM checkpoint cannot "
+            f"say: keep sequences below that, or serve with max_attention_window_size {listed}",
+        )
     return (
-        f"attention reaches {window} tokens back in Hugging Face, which a TensorRT-LLM checkpoint cannot "
-        f"say: keep sequences below that, or serve with max_attention_window_size {window}",
+        f"attention of {windows.count(window)} of {d.layers} layers reaches {window} tokens back in Hugging "
+        f"Face: keep sequences below that, or serve with max_attention_window_size {listed} (by layer, "
+        "repeated)",
     )
+
+
+def _sliding_layers(settings: Settings, layers: int) -> list[bool]:
+    """Return which layers attend to a window only, with transformers' defaults."""
+    kinds, model_type = settings.get("layer_types"), settings.get("model_type")
+    if kinds is not None:
+        if not isinstance(kinds, list) or len(kinds) != layers:
+            raise CheckpointError(f"config.json: layer_types is {kinds!r}, expected a list of {layers} kinds")
+        return [kind == "sliding_attention" for kind in kinds]
+    if model_type in QWEN:
+        # Zero is allowed here, so that every layer slides.
+        full = number(settings, "max_window_layers", QWEN_FULL_LAYERS)
+        return [layer >= full for layer in range(layers)]
+    if model_type in PATTERNS:
+        pattern = integer(
+            settings,
+            "_sliding_window_pattern",
+            integer(settings, "sliding_window_pattern", PATTERNS[model_type]),
+        )
+        return [(layer + 1) % pattern != 0 for layer in range(layers)]
+    return [True] * layers
+
+
+def _cycle(windows: list[int]) -> list[int]:
+    """Return the shortest beginning whose repetition gives the whole list."""
+    for length in range(1, len(windows)):
+        if all(window == windows[i % length] for i, window in enumerate(windows)):
+            return windows[:length]
+    return windows

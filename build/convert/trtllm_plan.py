@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from trtspec.build.checkpoint import Checkpoint, TensorInfo, shown_count
 from trtspec.build.convert.e4m3 import E4M3
 from trtspec.build.convert.elements import FLOAT_NAMES, Array, is_float
-from trtspec.build.convert.families import family_of
 from trtspec.build.convert.formats import FLOATS
 from trtspec.build.convert.fp8 import PER_TENSOR, Fp8Scales
-from trtspec.build.convert.linears import find_linears, model_prefix, module_of
+from trtspec.build.convert.linears import find_linears, measured_family, model_prefix, module_of
 from trtspec.build.convert.plan import Piece, Plan, PlannedFile, PlannedTensor, document
 from trtspec.build.convert.settings import flag
 from trtspec.build.convert.splitting import Cut, check_split, cut
@@ -54,8 +53,7 @@ def plan_trtllm(
         CheckpointError: unknown architecture; unmapped, missing or misshapen tensors; a missing head.
         BuildError: the split is impossible, or the engine path cannot compute this model.
     """
-    family = family_of(checkpoint.architecture)
-    d = family.dimensions(checkpoint.config, checkpoint.vocab_size)
+    family, d = measured_family(checkpoint)
     check_split(family, d, tp, pp)
     if fp8:
         linears = find_linears(checkpoint)
@@ -82,7 +80,7 @@ def plan_trtllm(
         documents={"config.json": document(config)},
         dtype=FLOAT_NAMES[spelling],
         tied=tied,
-        notes=notes + window_note(checkpoint.config, config) + (fp8.notes if fp8 else ()),
+        notes=notes + window_note(checkpoint.config, d) + (fp8.notes if fp8 else ()),
     )
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from trtspec.build.convert.families.llama import attention, embeddings, final_norm, mlp, norms
 from trtspec.build.convert.rope import Rope, read_rope, rotary_settings
-from trtspec.build.convert.settings import Settings, flag, integer, number, section, text
+from trtspec.build.convert.settings import Settings, activation, flag, integer, number, section, text
 from trtspec.build.convert.tables import Dimensions, Family, Table, read_dimensions, whole
 from trtspec.errors import BuildError
 
 MODEL_TYPES = ("gemma", "gemma2", "gemma3_text")
+ACTIVATIONS = ("gelu_pytorch_tanh", "gelu")
 
 # transformers' defaults for Gemma-3's two kinds of layers.
 GLOBAL_BASE, LOCAL_BASE = 1_000_000.0, 10_000.0
@@ -50,7 +51,9 @@ def _settings(settings: Settings, d: Dimensions) -> dict[str, Any]:
         raise BuildError("config.json: use_bidirectional_attention is true, expected a causal model")
     written: dict[str, Any] = {
         # The key changed its name with Gemma-2.
-        "hidden_act": text(settings, "hidden_act" if model_type == "gemma" else "hidden_activation"),
+        "hidden_act": activation(
+            settings, "hidden_act" if model_type == "gemma" else "hidden_activation", ACTIVATIONS
+        ),
         "norm_epsilon": number(settings, "rms_norm_eps"),
         "position_embedding_type": "rope_gpt_neox",
         "attn_bias": flag(settings, "attention_bias", False),

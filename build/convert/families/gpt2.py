@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trtspec.build.convert.settings import Settings, flag, integer, number, text
+from trtspec.build.convert.settings import Settings, activation, flag, integer, number
 from trtspec.build.convert.tables import (
     Dimensions,
     Family,
@@ -17,6 +17,8 @@ from trtspec.build.convert.tables import (
     whole,
 )
 from trtspec.errors import BuildError
+
+ACTIVATIONS = ("gelu_new", "gelu", "relu")
 
 
 def _dimensions(settings: Settings, vocabulary: int) -> Dimensions:
@@ -77,7 +79,7 @@ def _settings(settings: Settings, d: Dimensions) -> dict[str, Any]:
                 "use the pytorch runtime"
             )
     return {
-        "hidden_act": text(settings, "activation_function"),
+        "hidden_act": activation(settings, "activation_function", ACTIVATIONS),
         "norm_epsilon": number(settings, "layer_norm_epsilon"),
         "position_embedding_type": "learned_absolute",
         "gpt_variant": "gpt2",

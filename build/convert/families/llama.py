@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from trtspec.build.convert.rope import DEFAULT_BASE, read_rope, rotary_settings
-from trtspec.build.convert.settings import Settings, flag, number, text
+from trtspec.build.convert.settings import Settings, activation, flag, number
 from trtspec.build.convert.tables import (
     Dimensions,
     Family,
@@ -19,6 +19,8 @@ from trtspec.build.convert.tables import (
     read_dimensions,
     whole,
 )
+
+ACTIVATIONS = ("silu",)  # by this name TensorRT-LLM takes the MLP as gated
 
 
 def attention(d: Dimensions, *, qkv_bias: bool, dense_bias: bool) -> Table:
@@ -71,7 +73,7 @@ def final_norm(d: Dimensions) -> Table:
 def llama_settings(settings: Settings, default_base: float = DEFAULT_BASE) -> dict[str, Any]:
     """Return LLaMAConfig's keys."""
     return {
-        "hidden_act": text(settings, "hidden_act"),
+        "hidden_act": activation(settings, "hidden_act", ACTIVATIONS),
         "norm_epsilon": number(settings, "rms_norm_eps"),
         "position_embedding_type": "rope_gpt_neox",
         "attn_bias": flag(settings, "attention_bias", False),

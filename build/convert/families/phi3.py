@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from trtspec.build.convert.families.llama import embeddings, final_norm, norms
+from trtspec.build.convert.families.llama import ACTIVATIONS, embeddings, final_norm, norms
 from trtspec.build.convert.rope import Rope, read_rope
-from trtspec.build.convert.settings import Settings, number
+from trtspec.build.convert.settings import Settings, activation, number
 from trtspec.build.convert.tables import (
     Dimensions,
     Family,
@@ -63,8 +63,8 @@ def _rotary(rope: Rope, d: Dimensions) -> dict[str, Any]:
 
 
 def _settings(settings: Settings, d: Dimensions) -> dict[str, Any]:
-    if settings.get("hidden_act") not in (None, "silu"):
-        raise BuildError(f"config.json: hidden_act is {settings['hidden_act']!r}, Phi-3 takes silu")
+    if settings.get("hidden_act") is not None:
+        activation(settings, "hidden_act", ACTIVATIONS)
     return {
         "hidden_act": "swiglu",
         "norm_epsilon": number(settings, "rms_norm_eps"),

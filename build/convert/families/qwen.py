@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from trtspec.build.convert.families.llama import attention, embeddings, final_norm, mlp, norms
+from trtspec.build.convert.families.llama import ACTIVATIONS, attention, embeddings, final_norm, mlp, norms
 from trtspec.build.convert.rope import read_rope, rotary_settings
-from trtspec.build.convert.settings import Settings, flag, number, text
+from trtspec.build.convert.settings import Settings, activation, flag, number, text
 from trtspec.build.convert.tables import Dimensions, Family, Table, read_dimensions, whole
 from trtspec.errors import BuildError
 
@@ -21,7 +21,14 @@ def _qwen_type(settings: Settings) -> str:
 
 
 def _qkv_bias(settings: Settings) -> bool:
-    return _qwen_type(settings) == "qwen2" or flag(settings, "attention_bias", False)
+    if _qwen_type(settings) == "qwen2":
+        return True
+    if flag(settings, "attention_bias", False):
+        raise BuildError(
+            "config.json: attention_bias is true, which also biases the output projection; TensorRT-LLM's "
+            "Qwen3 has no biases in its attention; use the pytorch runtime"
+        )
+    return False
 
 
 def _layer(d: Dimensions, settings: Settings) -> Table:
@@ -35,7 +42,7 @@ def _layer(d: Dimensions, settings: Settings) -> Table:
 def _settings(settings: Settings, d: Dimensions) -> dict[str, Any]:
     qwen_type = _qwen_type(settings)
     return {
-        "hidden_act": text(settings, "hidden_act"),
+        "hidden_act": activation(settings, "hidden_act", ACTIVATIONS),
         "norm_epsilon": number(settings, "rms_norm_eps"),
         "position_embedding_type": "rope_gpt_neox",
         "qwen_type": qwen_type,
