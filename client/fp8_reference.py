@@ -22,12 +22,11 @@ FP8_TIE_LOGITS = 0.15
 
 def is_fp8(folder: Path) -> bool:
     """Whether a folder says that its weights are quantised."""
-    file = folder / "config.json"
-    if not file.is_file():
-        return False
-    return (folder / "hf_quant_config.json").is_file() or "quantization_config" in json.loads(
-        file.read_text("utf-8")
-    )
+    try:
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return False  # transformers says what is wrong with it
+    return "quantization_config" in config or (folder / "hf_quant_config.json").is_file()
 
 
 def load_fp8(folder: Path) -> Any:

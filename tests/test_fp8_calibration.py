@@ -161,6 +161,12 @@ def test_a_layer_that_overflows_is_named(folder: Path) -> None:
         calibrate(open_checkpoint(folder), TEXTS)
 
 
+def test_a_missing_gpu_is_a_clear_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(BuildError, match="--device cuda: torch finds no CUDA device"):
+        calibrate(open_checkpoint(folder), TEXTS, device="cuda")
+
+
 def test_experts_are_refused(tmp_path: Path) -> None:
     folder = save(make_model("mixtral"), tmp_path / "hf")
     with pytest.raises(BuildError, match=r"MixtralForCausalLM has experts, which are not quantised"):

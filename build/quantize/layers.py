@@ -259,6 +259,8 @@ def _first(output: Any) -> Tensor:
 
 def _without_weights(checkpoint: Checkpoint, dtype: torch.dtype, device: str) -> Any:
     """Return the model with parameters on the meta device, and the buffers that it computes itself."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise BuildError("--device cuda: torch finds no CUDA device; take --device cpu")
     from transformers import AutoConfig, AutoModelForCausalLM
 
     auto_model: Any = AutoModelForCausalLM

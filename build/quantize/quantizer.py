@@ -100,8 +100,11 @@ def quantize(
     if options.calibrate == "none":
         weights = weight_scales(checkpoint, find_linears(checkpoint))
         return writer.described(writer.write(weights, progress=progress), weights, None)
-    prepared = prepare(checkpoint, options)
-    weights = weight_scales(checkpoint, prepared.linears)
+    with ThreadPoolExecutor(1, thread_name_prefix="scales") as pool:
+        # While torch, transformers and the tokenizer load.
+        looking = pool.submit(weight_scales, checkpoint, find_linears(checkpoint))
+        prepared = prepare(checkpoint, options)
+        weights = looking.result()
     state = output.parent / f".{output.name}.calibration"
     conversions, scales = _write_while_calibrating(writer, weights, prepared, state, report, progress)
     return writer.described(conversions, scales, prepared.calibration)
