@@ -19,7 +19,7 @@ import triton_python_backend_utils as pb
 
 from .loop import Call, Engine, EngineCallError, Generation, Reply
 from .output import Delta, Output
-from .request import Limits, RequestError
+from .request import GenerationRequest, Limits, RequestError
 from .tensors import (
     Inputs,
     call_outputs,
@@ -92,7 +92,12 @@ class TritonPythonModel:
             stop_strings=request.stop_strings,
             min_tokens=request.min_tokens,
         )
-        calls = _Calls(shared_tensors(request), sender)
+        with _Calls(shared_tensors(request), sender) as calls:
+            self._generate(request, output, calls, sender, streams=inputs.flag("stream"))
+
+    def _generate(
+        self, request: GenerationRequest, output: Output, calls: _Calls, sender: Any, *, streams: bool
+    ) -> None:
         generation = Generation(
             request,
             output,
@@ -100,7 +105,6 @@ class TritonPythonModel:
             draft=calls.engine(self._draft),
             draft_max_seq_len=self._limits.draft_max_seq_len,
         )
-        streams = inputs.flag("stream")
         unsent = Delta()
         # Closed before the last response: Triton takes nothing that belongs to an answer after it.
         with closing(generation.deltas()) as deltas:
@@ -131,6 +135,14 @@ class _Calls:
         self._shared = shared
         self._sender = sender
         self._ended: list[Any] = []
+
+    def __enter__(self) -> _Calls:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        # An answer that failed leaves iterators of calls that ended before.
+        if self._ended:
+            self.cancelled()
 
     def cancelled(self) -> bool:
         """Return whether the caller has gone."""

@@ -203,7 +203,8 @@ def read_reply(response: Any) -> Reply:
     return Reply(
         ids=arrays["output_ids"].reshape(-1)[:length].tolist(),
         log_probs=None if log_probs is None else log_probs.reshape(-1)[:length].tolist(),
-        logits_TV=None if logits is None else logits.reshape(-1, logits.shape[-1])[:length],
+        # Copied: the array lies in shared memory that goes with the response.
+        logits_TV=None if logits is None else logits.reshape(-1, logits.shape[-1])[:length].copy(),
     )
 
 
