@@ -26,7 +26,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from train_demo_pair import corpus
 
 import trtspec
-from trtspec.build.pair import BuildOptions, build
+from trtspec.build.options import BuildOptions
+from trtspec.build.pair import build
 from trtspec.build.quantize.pair_quantizer import PairQuantization
 from trtspec.build.tensor_file import TensorInfo, read_header
 

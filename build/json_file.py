@@ -1,4 +1,4 @@
-"""A JSON file that has to hold an object."""
+"""JSON files: one that has to hold an object, and one of ours."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from trtspec.errors import CheckpointError
 
-__all__ = ["read_object"]
+__all__ = ["read_object", "write_json"]
 
 
 def read_object(file: Path, *, required: bool = True) -> dict[str, Any]:
@@ -30,3 +30,8 @@ def read_object(file: Path, *, required: bool = True) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise CheckpointError(f"{file}: holds a JSON {type(found).__name__}, expected an object")
     return found
+
+
+def write_json(file: Path, value: Any) -> None:
+    """Write a value; equal values give equal bytes."""
+    file.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", "utf-8")

@@ -12,104 +12,13 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
+from trtspec.engines.manifest import MANIFEST, Manifest
 from trtspec.errors import EngineError
 
-MANIFEST = "trtspec.json"
 CHUNK_BYTES = 1 << 22
-
-Runtime = Literal["cpu", "tensorrt"]
-EngineDtype = Literal["float32", "bfloat16", "float16"]
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class EngineSettings(_Strict):
-    """What an engine can hold; `engine.json` in its folder."""
-
-    dtype: EngineDtype = Field(description="dtype the engine computes in")
-    max_seq_len: int = Field(description="tokens of prompt and answer together")
-    max_batch_size: int = Field(description="sequences in flight")
-    max_draft_len: int = Field(description="largest number of draft tokens in a round")
-    vocab_size: int = Field(description="columns of the logits")
-
-
-class CalibrationManifest(_Strict):
-    """What activation scales were found on."""
-
-    texts_sha256: str
-    texts: int
-    tokens: int
-    compute_dtype: str
-
-
-class QualityManifest(_Strict):
-    """A quantised model against the unquantised one, on text that calibration did not see."""
-
-    texts_sha256: str
-    tokens: int = Field(description="positions compared")
-    top1_agreement: float
-    kl_divergence: float = Field(description="mean, in nats")
-    perplexity_before: float
-    perplexity_after: float
-    weight_errors: dict[str, float] = Field(description="relative root mean square error, by module")
-
-
-class QuantizationManifest(_Strict):
-    """How an engine is quantised, and what that costs."""
-
-    algorithm: str = Field(description="FP8, or FP8_PER_CHANNEL_PER_TOKEN")
-    origin: str = Field(description="who quantised: trtspec, modelopt or compressed-tensors")
-    activations: Literal["static", "dynamic"]
-    calibration: CalibrationManifest | None = None
-    quality: QualityManifest | None = None
-
-
-class AcceptanceManifest(_Strict):
-    """How often draft tokens are accepted, measured on text, before and after quantisation."""
-
-    sampled_before: float
-    sampled_after: float
-    greedy_before: float
-    greedy_after: float
-
-
-class HostNeeds(_Strict):
-    """What a GPU that runs the pair must have; the cpu runtime needs none."""
-
-    min_sm: int = Field(description="compute capability, 89 for 8.9")
-
-
-class EngineManifest(_Strict):
-    """Where an engine comes from."""
-
-    architecture: str
-    source_dtype: str = Field(description="dtype of most weights, in the spelling of safetensors")
-    parameters: int
-    settings: EngineSettings
-    quantization: QuantizationManifest | None = None
-    files: dict[str, str] = Field(description="SHA-256 of each file of the engine, by its name")
-
-
-class Manifest(_Strict):
-    """What a pair is and where it may run; `trtspec.json`."""
-
-    format: Literal[1] = 1
-    trtspec_version: str
-    runtime: Runtime
-    compiled: bool = Field(description="False: the folders hold checkpoints that trtllm-build has to compile")
-    target: EngineManifest
-    draft: EngineManifest
-    eos_token_ids: tuple[int, ...]
-    repairs: tuple[str, ...] = Field(description="findings of the pair check that the build has mended")
-    tokenizer_sha256: str
-    acceptance: AcceptanceManifest | None = None
-    host_needs: HostNeeds | None = None
 
 
 @dataclass(frozen=True)
@@ -135,9 +44,12 @@ class EnginePair:
         """Return the SHA-256 of every file of the manifest, by its path in the pair."""
         engines = (("target", self.manifest.target), ("draft", self.manifest.draft))
         hashes = {
-            f"{name}/{file}": digest for name, engine in engines for file, digest in engine.files.items()
+            f"{name}/{file}": digest
+            for name, engine in engines
+            if engine is not None
+            for file, digest in engine.files.items()
         }
-        return hashes | {"tokenizer/tokenizer.json": self.manifest.tokenizer_sha256}
+        return hashes | self.manifest.files
 
 
 def open_pair(path: Path) -> EnginePair:

@@ -16,7 +16,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from trtspec.build.convert.converter import convert
-from trtspec.build.pair import BuildOptions, build
+from trtspec.build.options import BuildOptions
+from trtspec.build.pair import build
 from trtspec.build.quantize.pair_quantizer import PairQuantization
 from trtspec.cli import main
 from trtspec.engines.cpu.engine import Engine

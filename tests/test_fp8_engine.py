@@ -17,7 +17,8 @@ from torch import Tensor
 from transformers import LlamaConfig, Qwen2Config
 
 from trtspec.build.checkpoint import open_checkpoint
-from trtspec.build.pair import BuildOptions, build
+from trtspec.build.options import BuildOptions
+from trtspec.build.pair import build
 from trtspec.build.quantize.pair_quantizer import PairQuantization
 from trtspec.build.quantize.quality import acceptance, compare, evaluate
 from trtspec.build.quantize.quantizer import quantize

@@ -20,7 +20,8 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup
 
 from trtspec.engines import cpu
-from trtspec.engines.pair import EnginePair, EngineSettings, check_contents
+from trtspec.engines.manifest import EngineSettings
+from trtspec.engines.pair import EnginePair, check_contents
 from trtspec.engines.publish import check_output, link_or_copy, publish
 from trtspec.errors import RepositoryError
 from trtspec.triton_repo import speculation
@@ -69,10 +70,12 @@ def write_repository(pair: EnginePair, output: Path, options: RepositoryOptions 
             f"{pair.path}: made for --runtime {pair.manifest.runtime} and not compiled; repositories are "
             "written for pairs of --runtime cpu"
         )
+    if (draft := pair.manifest.draft) is None:
+        raise RepositoryError(f"{pair.path}: has no draft engine; build the pair again")
     configs = {
-        PUBLIC_MODEL: _public_config(pair, options),
+        PUBLIC_MODEL: _public_config(pair, draft.settings, options),
         TARGET_MODEL: _engine_config(TARGET_MODEL, pair.manifest.target.settings),
-        DRAFT_MODEL: _engine_config(DRAFT_MODEL, pair.manifest.draft.settings),
+        DRAFT_MODEL: _engine_config(DRAFT_MODEL, draft.settings),
     }
     check_output(output)
     check_contents(pair)
@@ -96,9 +99,9 @@ def render(config: ModelConfig) -> str:
     return text
 
 
-def _public_config(pair: EnginePair, options: RepositoryOptions) -> ModelConfig:
+def _public_config(pair: EnginePair, draft: EngineSettings, options: RepositoryOptions) -> ModelConfig:
     manifest = pair.manifest
-    target, draft = manifest.target.settings, manifest.draft.settings
+    target = manifest.target.settings
     num_draft_tokens = options.num_draft_tokens
     if num_draft_tokens is None:
         num_draft_tokens = min(DEFAULT_DRAFT_TOKENS, target.max_draft_len)

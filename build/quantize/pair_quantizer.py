@@ -24,7 +24,7 @@ from trtspec.build.quantize.texts import (
     read_texts,
     shipped_texts,
 )
-from trtspec.engines.pair import (
+from trtspec.engines.manifest import (
     AcceptanceManifest,
     CalibrationManifest,
     EngineDtype,

@@ -17,7 +17,7 @@ from trtspec.build.quantize.choices import (
 )
 
 if TYPE_CHECKING:
-    from trtspec.engines.pair import Manifest
+    from trtspec.engines.manifest import Manifest
 
 
 @click.command()
@@ -106,7 +106,8 @@ def command(
     """
     if quantization and (target_quantization or draft_quantization):
         raise click.UsageError("--quantization is for both models; give it, or one for each")
-    from trtspec.build.pair import BuildOptions, build
+    from trtspec.build.options import BuildOptions
+    from trtspec.build.pair import build
     from trtspec.build.quantize.pair_quantizer import PairQuantization
 
     report = (lambda line: None) if as_json else (lambda line: click.echo(line, err=True))
@@ -134,7 +135,7 @@ def print_quality(manifest: Manifest) -> None:
 
     table = Table("", "top-1 equal", "KL, nats", "perplexity", "weights, relative error")
     for name, engine in (("target", manifest.target), ("draft", manifest.draft)):
-        if engine.quantization is None or (quality := engine.quantization.quality) is None:
+        if engine is None or engine.quantization is None or (quality := engine.quantization.quality) is None:
             continue
         errors = quality.weight_errors.values()
         table.add_row(

@@ -1,0 +1,1 @@
+"""What each runtime's engines are made of: one module for each."""

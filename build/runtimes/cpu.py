@@ -1,0 +1,159 @@
+"""Engines of the cpu runtime: Hugging Face checkpoints with an `engine.json`, FP8 where asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from trtspec.build.json_file import write_json
+from trtspec.build.options import BuildOptions
+from trtspec.build.quantize.pair_quantizer import QuantizedRole, Role, measure_pair, write_role
+from trtspec.build.runtimes.job import Built, Job, describe_engine, mended
+from trtspec.build.stages import Done, Stage
+from trtspec.engines.host import min_sm
+from trtspec.engines.manifest import (
+    AcceptanceManifest,
+    EngineDtype,
+    EngineSettings,
+    HostNeeds,
+    QuantizationManifest,
+)
+
+ROLES = ("target", "draft")
+
+
+class Written(BaseModel):
+    """What is known of an engine once its weights are written."""
+
+    quantization: QuantizationManifest | None
+
+
+class Measured(BaseModel):
+    """What quantising the pair cost."""
+
+    quantizations: dict[str, QuantizationManifest]  # by role
+    acceptance: AcceptanceManifest | None
+
+
+def faults(options: BuildOptions) -> Sequence[str]:
+    """Return what is wrong with the options on this runtime."""
+    wrong = []
+    if options.dtype == "float16":
+        wrong.append("--runtime cpu computes in float32 or bfloat16, not float16")
+    if (options.tp, options.pp) != (1, 1):
+        wrong.append("--tp and --pp are for --runtime tensorrt")
+    return wrong
+
+
+def stages(job: Job) -> Sequence[Stage]:
+    """Return the steps: both models, then what quantising them cost."""
+    engines = [
+        Stage(
+            name=role,
+            run=partial(_write_engine, job, role),
+            facts=Written,
+            sources=(role,),
+            inputs={
+                "settings": _settings(job, role).model_dump(),
+                "eos_token_ids": job.found.eos_token_ids,
+                "quantization": asdict(job.options.quantization),
+            },
+            needs=("tokenizer",),
+            place=role,
+        )
+        for role in ROLES
+    ]
+    measure = Stage(
+        name="quality",
+        run=partial(_measure, job),
+        facts=Measured,
+        inputs={"quantization": asdict(job.options.quantization)},
+        needs=("tokenizer", *ROLES),
+        sources=ROLES,
+    )
+    return [*engines, measure]
+
+
+def describe(job: Job, done: Done) -> Built:
+    """Return what the manifest shall say."""
+    measured = done.facts("quality", Measured)
+    target, draft = (
+        describe_engine(
+            job.checkpoint(role),
+            done.folder(role),
+            _settings(job, role),
+            measured.quantizations.get(role),
+        )
+        for role in ROLES
+    )
+    needed_sm = min_sm(fp8=bool(measured.quantizations))
+    return Built(
+        target=target,
+        draft=draft,
+        compiled=True,
+        repairs=mended(job.found),
+        acceptance=measured.acceptance,
+        host_needs=None if needed_sm is None else HostNeeds(min_sm=needed_sm),
+    )
+
+
+def _settings(job: Job, role: str) -> EngineSettings:
+    """Return what an engine is to hold; the narrower model gets the wider one's vocabulary."""
+    return EngineSettings(
+        dtype=_dtype(job),
+        max_seq_len=job.seq_len(role),
+        max_batch_size=job.options.max_batch_size,
+        max_draft_len=job.options.max_draft_len,
+        vocab_size=max(job.target.vocab_size, job.draft.vocab_size),
+    )
+
+
+def _dtype(job: Job) -> EngineDtype:
+    return job.options.dtype or "float32"
+
+
+def _write_engine(job: Job, role: str, folder: Path, done: Done) -> Written:
+    """Write config.json, generation_config.json, engine.json and weights."""
+    checkpoint = job.checkpoint(role)
+    job.report(f"{role}: {checkpoint.architecture} from {checkpoint.path}")
+    state = job.output.parent / f".{job.output.name}.{role}.calibration"
+    made = write_role(
+        _role(job, role, folder),
+        job.options.quantization,
+        _dtype(job),
+        done.folder("tokenizer"),
+        state,
+        job.report,
+    )
+    ends = {"eos_token_id": list(job.found.eos_token_ids)} if job.found.eos_token_ids else {}
+    write_json(folder / "generation_config.json", {**checkpoint.generation_config, **ends})
+    write_json(folder / "engine.json", _settings(job, role).model_dump(exclude={"tp", "pp"}))
+    return Written(quantization=made.manifest if made else None)
+
+
+def _measure(job: Job, folder: Path, done: Done) -> Measured:
+    quantised = [
+        QuantizedRole(_role(job, role, done.folder(role)), found)
+        for role in ROLES
+        if (found := done.facts(role, Written).quantization)
+    ]
+    target, draft = (_role(job, role, done.folder(role)) for role in ROLES)
+    quantizations, acceptance = measure_pair(
+        target,
+        draft,
+        quantised,
+        job.options.quantization,
+        _dtype(job),
+        done.folder("tokenizer"),
+        job.report,
+    )
+    return Measured(quantizations=quantizations, acceptance=acceptance)
+
+
+def _role(job: Job, role: str, folder: Path) -> Role:
+    wanted = job.options.quantization
+    return Role(role, job.checkpoint(role), folder, wanted.target if role == "target" else wanted.draft)

@@ -1,0 +1,102 @@
+"""What a runtime is given, and what it gives back."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from trtspec.build.check.doctor import PairReport
+from trtspec.build.checkpoint import Checkpoint
+from trtspec.build.options import BuildOptions
+from trtspec.build.stages import Done, Stage
+from trtspec.engines.manifest import (
+    AcceptanceManifest,
+    EngineManifest,
+    EngineSettings,
+    HostNeeds,
+    QuantizationManifest,
+)
+from trtspec.engines.pair import sha256
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A pair that fits, and what shall become of it."""
+
+    target: Checkpoint
+    draft: Checkpoint
+    found: PairReport
+    options: BuildOptions
+    # Tokens of prompt and answer that each engine holds.
+    target_seq_len: int
+    draft_seq_len: int
+    report: Report
+    # What a killed calibration continues from lies beside the output, by this path's name.
+    output: Path
+
+    def checkpoint(self, role: str) -> Checkpoint:
+        """Return the checkpoint of the target or the draft."""
+        return self.target if role == "target" else self.draft
+
+    def seq_len(self, role: str) -> int:
+        """Return the tokens that the engine of the target or the draft holds."""
+        return self.target_seq_len if role == "target" else self.draft_seq_len
+
+
+@dataclass(frozen=True)
+class Built:
+    """What the manifest says of the engines."""
+
+    target: EngineManifest
+    draft: EngineManifest | None
+    compiled: bool
+    repairs: tuple[str, ...]
+    speculation: str = "draft_target"
+    commands: tuple[tuple[str, ...], ...] = ()
+    versions: dict[str, str] | None = None
+    acceptance: AcceptanceManifest | None = None
+    host_needs: HostNeeds | None = None
+
+
+class RuntimeModule(Protocol):
+    """What a module of this package defines."""
+
+    def faults(self, options: BuildOptions, /) -> Sequence[str]:
+        """Return what is wrong with the options on this runtime, before anything starts."""
+        ...
+
+    def stages(self, job: Job, /) -> Sequence[Stage]:
+        """Return the steps that make the engines; the tokenizer is made before, as stage `tokenizer`."""
+        ...
+
+    def describe(self, job: Job, done: Done, /) -> Built:
+        """Return what the manifest shall say once all stages have been run."""
+        ...
+
+
+def mended(found: PairReport) -> tuple[str, ...]:
+    """Return the findings of the pair check that a build can mend."""
+    return tuple(finding.id for finding in found.findings if finding.repairable)
+
+
+def describe_engine(
+    checkpoint: Checkpoint, folder: Path, settings: EngineSettings, quantization: QuantizationManifest | None
+) -> EngineManifest:
+    """Return the manifest's part about an engine whose files are written."""
+    sizes: Counter[str] = Counter()
+    for tensor in checkpoint.tensors.values():
+        sizes[tensor.dtype] += math.prod(tensor.shape)
+    return EngineManifest(
+        architecture=checkpoint.architecture,
+        source_dtype=sizes.most_common(1)[0][0],
+        parameters=sizes.total(),
+        settings=settings,
+        quantization=quantization,
+        files={file.name: sha256(file) for file in sorted(folder.iterdir())},
+    )
