@@ -85,9 +85,7 @@ class Speculation:
 
     def record(self, proposed: Sequence[int], returned: Sequence[int]) -> None:
         """Count a round: the target accepted the draft tokens that it returned."""
-        accepted = 0
-        while accepted < min(len(proposed), len(returned)) and proposed[accepted] == returned[accepted]:
-            accepted += 1
+        accepted = common_length(proposed, returned)
         self.rounds += 1
         self.proposed += len(proposed)
         self.accepted += accepted
@@ -95,6 +93,14 @@ class Speculation:
         self.accepted_per_position += [0] * missing
         for position in range(accepted):
             self.accepted_per_position[position] += 1
+
+
+def common_length(proposed: Sequence[int], returned: Sequence[int]) -> int:
+    """Return how many draft tokens the target accepted: those that it returned."""
+    length = 0
+    while length < min(len(proposed), len(returned)) and proposed[length] == returned[length]:
+        length += 1
+    return length
 
 
 class Generation:

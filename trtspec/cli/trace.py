@@ -1,0 +1,83 @@
+"""`trtspec trace`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("prompt")
+@click.option(
+    "--pair",
+    "folder",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="An engine pair of --runtime cpu; it runs in this process, without a server.",
+)
+@click.option("--max-tokens", type=click.IntRange(min=1), default=64, show_default=True)
+@click.option("--num-draft-tokens", type=click.IntRange(min=0), default=5, show_default=True, help="γ.")
+@click.option("--temperature", type=float, help="Draw at random; greedy when left out.")
+@click.option("--top-k", type=int)
+@click.option("--top-p", type=float)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--use-draft-logits",
+    is_flag=True,
+    help="Accept by the ratio p/q; else where the target draws the same token itself.",
+)
+@click.option("--probabilities", is_flag=True, help="Print p, q and their ratio for every token.")
+@click.option(
+    "--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a page to this file too."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the trace as one JSON object.")
+def command(
+    prompt: str,
+    folder: Path,
+    max_tokens: int,
+    num_draft_tokens: int,
+    temperature: float | None,
+    top_k: int | None,
+    top_p: float | None,
+    seed: int,
+    use_draft_logits: bool,
+    probabilities: bool,
+    html: Path | None,
+    as_json: bool,
+) -> None:
+    """Show speculation at work: a line for every round, with what was drafted and what was kept.
+
+    \b
+    Example:
+      trtspec trace "def main(" --pair work/pair --num-draft-tokens 4
+      trtspec trace "def main(" --pair work/pair --probabilities --html trace.html
+    """
+    from rich.console import Console
+
+    from trtspec.engines.pair import open_pair
+    from trtspec.triton_repo.trace.picture import legend, lines, page, summary
+    from trtspec.triton_repo.trace.record import trace
+
+    found = trace(
+        open_pair(folder),
+        prompt,
+        max_tokens=max_tokens,
+        num_draft_tokens=num_draft_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        use_draft_logits=use_draft_logits,
+    )
+    if html is not None:
+        html.write_text(page(found), "utf-8")
+    if as_json:
+        click.echo(json.dumps(found.as_json(), ensure_ascii=False))
+        return
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    for line in lines(found, probabilities=probabilities):
+        console.print(line)
+    console.print(summary(found))
+    console.print(legend())
