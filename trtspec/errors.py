@@ -5,6 +5,7 @@ TrtspecError
 ├── PairError          a target and a draft that do not fit each other
 ├── BuildError         a conversion or compilation that could not be done
 ├── EngineError        an engine pair on disk that is missing, broken or made for another host
+├── PlanError          two models that cannot be placed on GPUs as asked
 ├── OutputError        a folder that cannot be written as asked
 ├── RepositoryError    a Triton model repository that cannot be written or served
 ├── ServerError        a Triton server that did not start, died, or did not stop
@@ -32,6 +33,10 @@ class BuildError(TrtspecError):
 
 class EngineError(TrtspecError):
     """An engine pair on disk that is missing, broken or made for another host."""
+
+
+class PlanError(TrtspecError):
+    """Two models that cannot be placed on GPUs as asked."""
 
 
 class OutputError(TrtspecError):

@@ -1,0 +1,1 @@
+"""What two engines need of GPU memory, and what is left for requests."""
