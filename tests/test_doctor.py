@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from trtspec.build.check.doctor import PairReport, check
 from trtspec.build.check.findings import Finding
 from trtspec.build.check.model_shape import shape_of
-from trtspec.build.check.ratios import best_draft_length, ratios_of
+from trtspec.build.check.ratios import ratios_of
 from trtspec.build.checkpoint import Checkpoint, TensorInfo, open_checkpoint
 
 LLAMA_70B = {
@@ -239,23 +239,6 @@ def test_the_cost_ratio_is_of_bytes_read_at_a_context(model):
     assert at_none.cost_ratio == draft.weight_bytes_per_token / target.weight_bytes_per_token
     far = ratios_of(target, draft, context_tokens=100_000_000)
     assert far.cost_ratio == pytest.approx(far.kv_bytes_per_token, rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("acceptance", "cost", "length", "speed_up"),
-    [  # computed by hand in the project's notes on the theory, to two decimals
-        (0.4, 0.02, 3, 1.53),
-        (0.6, 0.05, 4, 1.92),
-        (0.8, 0.05, 8, 3.09),
-        (0.9, 0.02, 19, 6.37),
-        (0.6, 0.10, 3, 1.67),
-        (0.4, 0.20, 1, 1.17),
-        (0.5, 0.50, 0, 1.00),
-        (0.3, 0.60, 0, 1.00),
-    ],
-)
-def test_the_best_draft_length_is_that_of_the_theory(acceptance, cost, length, speed_up):
-    assert best_draft_length(acceptance, cost) == (length, pytest.approx(speed_up, abs=0.005))
 
 
 def test_the_pair_of_qwen_with_padded_rows_can_be_built_after_a_repair_by_build(model):

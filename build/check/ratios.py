@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from trtspec.build.check.findings import Finding
 from trtspec.build.check.model_shape import ModelShape
 
-__all__ = ["Ratios", "best_draft_length", "ratio_findings", "ratios_of"]
+__all__ = ["Ratios", "ratio_findings", "ratios_of"]
 
 USUAL_SHARE = 1 / 5  # the usual advice: a draft of 1/10 to 1/5 of the target, or smaller
 CONTEXT_TOKENS = 1024
-MAX_DRAFT_LENGTH = 20
 
 
 @dataclass(frozen=True)
@@ -41,21 +40,6 @@ def ratios_of(target: ModelShape, draft: ModelShape, context_tokens: int = CONTE
         cost_ratio=draft.bytes_per_token(context_tokens) / target.bytes_per_token(context_tokens),
         context_tokens=context_tokens,
     )
-
-
-def best_draft_length(acceptance: float, cost_ratio: float) -> tuple[int, float]:
-    """Return the draft length with the largest expected speed-up, and that speed-up; (0, 1.0) for no gain.
-
-    S = (1 - α^(γ+1)) / ((1 - α) (γ c + 1)) for an acceptance α < 1 that is the same at every position;
-    Leviathan et al. 2023, theorem 3.8 (arXiv:2211.17192). An upper bound: verifying and serving cost too.
-    """
-
-    def speed_up(length: int) -> float:
-        tokens = (1 - acceptance ** (length + 1)) / (1 - acceptance)
-        return tokens / (length * cost_ratio + 1)
-
-    best = max(range(MAX_DRAFT_LENGTH + 1), key=speed_up)
-    return best, speed_up(best)
 
 
 def ratio_findings(ratios: Ratios) -> Iterator[Finding]:

@@ -114,17 +114,16 @@ def _findings(report: PairReport) -> list[RenderableType]:
 
 
 def _verdict(report: PairReport) -> str:
-    from trtspec.build.check.ratios import best_draft_length
+    from trtspec.theory import Costs, best
 
     if not report.ok:
         errors = sum(finding.severity == "error" for finding in report.findings)
         return f"This pair cannot be built: {errors} error{'s' if errors > 1 else ''}."
     ratios = report.ratios
     gains = [
-        f"{speed_up:.2g} times at {acceptance:.0%} acceptance (γ = {length})"
+        f"{found.speed_up:.2g} times at {acceptance:.0%} acceptance (γ = {found.num_draft_tokens})"
         for acceptance in (0.6, 0.8)
-        for length, speed_up in [best_draft_length(acceptance, ratios.cost_ratio)]
-        if length
+        if (found := best(acceptance, Costs(ratios.cost_ratio))).num_draft_tokens
     ]
     return (
         f"This pair can be built. A draft step costs about {ratios.cost_ratio:.2g} of a target step (bytes "
