@@ -107,5 +107,5 @@ def test_impossible_tokens_are_refused(tokens: float, length: int) -> None:
 
 
 def test_what_is_no_probability_is_refused() -> None:
-    with pytest.raises(ValueError, match="acceptance is 1.2"):
+    with pytest.raises(ValueError, match=r"acceptance is 1\.2"):
         tokens_per_target_call(1.2, 3)
