@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
-from trtspec.triton_repo.speculation.loop import Call, EngineCallError, Reply
+from trtspec.triton_repo.speculation.loop import Call, EngineCallError, Generation, Reply
+from trtspec.triton_repo.speculation.output import Delta
 
 # The next token of a sequence.
 Rule = Callable[[Sequence[int]], int]
+Engine = Callable[[Call], Generator[Reply, None, None]]
+
+
+def deltas(generation: Generation, *, target: Engine, draft: Engine) -> Iterator[Delta]:
+    """Drive a generation to its end, one blocking call after the other."""
+    engines = {"target": target, "draft": draft}
+    while call := generation.next_call():
+        try:
+            with closing(engines[call.engine](call)) as replies:
+                for reply in replies:
+                    delta = generation.take(call, reply)
+                    yield delta
+                    if delta.finish_reason:
+                        break
+            yield generation.end(call)
+        except EngineCallError as error:
+            generation.fail(call, error)
 
 
 def hashed_rule(vocab_size: int, salt: int = 0) -> Rule:
@@ -65,7 +84,7 @@ class TargetDouble:
 class FailingDouble:
     """Works `good_calls` times, then fails each call."""
 
-    engine: Callable[[Call], Generator[Reply, None, None]]
+    engine: Engine
     good_calls: int
 
     def __call__(self, call: Call) -> Generator[Reply, None, None]:
@@ -78,3 +97,8 @@ class FailingDouble:
 def silent_double(call: Call) -> Generator[Reply, None, None]:
     """An engine that answers without tokens."""
     yield Reply(())
+
+
+def mute_double(call: Call) -> Generator[Reply, None, None]:
+    """An engine that ends a call without a reply."""
+    yield from ()

@@ -6,7 +6,16 @@ import math
 from dataclasses import replace
 
 import pytest
-from engine_doubles import FailingDouble, TargetDouble, hashed_rule, mostly, silent_double
+from engine_doubles import (
+    Engine,
+    FailingDouble,
+    TargetDouble,
+    deltas,
+    hashed_rule,
+    mostly,
+    mute_double,
+    silent_double,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,7 +39,7 @@ def letters(ids: list[int]) -> str:
     return "".join(chr(97 + i % 26) + ("x" if i >= 26 else "") for i in ids)
 
 
-def generation(request: GenerationRequest, *, target=None, draft=None, draft_max_seq_len=1000) -> Generation:
+def generation(request: GenerationRequest, *, draft_max_seq_len: int = 1000) -> Generation:
     output = Output(
         Detokenizer(letters),
         max_tokens=request.max_tokens,
@@ -38,13 +47,20 @@ def generation(request: GenerationRequest, *, target=None, draft=None, draft_max
         stop_strings=request.stop_strings,
         min_tokens=request.min_tokens,
     )
-    target = target or TargetDouble(RULE, frozenset(request.eos_ids))
-    draft = draft or TargetDouble(mostly(RULE, 4), frozenset(request.eos_ids))
-    return Generation(request, output, target, draft, draft_max_seq_len=draft_max_seq_len)
+    return Generation(request, output, draft_max_seq_len=draft_max_seq_len)
 
 
-def answer(request: GenerationRequest, **engines) -> Delta:
-    return sum(generation(request, **engines).deltas(), Delta())
+def run(
+    made: Generation, request: GenerationRequest, *, target: Engine | None = None, draft: Engine | None = None
+) -> list[Delta]:
+    end_ids = frozenset(request.eos_ids)
+    target = target or TargetDouble(RULE, end_ids)
+    draft = draft or TargetDouble(mostly(RULE, 4), end_ids)
+    return list(deltas(made, target=target, draft=draft))
+
+
+def answer(request: GenerationRequest, **engines: Engine) -> Delta:
+    return sum(run(generation(request), request, **engines), Delta())
 
 
 def ids(delta: Delta) -> list[int]:
@@ -116,12 +132,12 @@ def test_every_end_token_ends_the_answer() -> None:
 
 def test_text_that_may_begin_a_stop_string_is_held_back() -> None:
     whole = answer(REQUEST).text
-    deltas = list(
-        generation(replace(REQUEST, stop_strings=(whole[10:13] + "?",), num_draft_tokens=0)).deltas()
-    )
-    assert "".join(delta.text for delta in deltas) == whole
+    request = replace(REQUEST, stop_strings=(whole[10:13] + "?",), num_draft_tokens=0)
+    found = run(generation(request), request)
+    assert "".join(delta.text for delta in found) == whole
+    last = next(i for i, delta in enumerate(found) if delta.finish_reason)
     sent = ""
-    for delta in deltas[:-1]:
+    for delta in found[:last]:
         sent += delta.text
         assert not sent.endswith(whole[10:13])
 
@@ -134,15 +150,15 @@ def test_one_target_call_serves_an_answer_without_draft() -> None:
 
 def test_a_round_takes_one_draft_and_one_target_call() -> None:
     target, draft = TargetDouble(RULE), TargetDouble(RULE)
-    made = generation(replace(REQUEST, max_tokens=10), target=target, draft=draft)
-    assert len(ids(sum(made.deltas(), Delta()))) == 10
+    assert len(ids(answer(replace(REQUEST, max_tokens=10), target=target, draft=draft))) == 10
     assert [len(call.draft_ids) for call in target.calls] == [4, 4]
     assert len(draft.calls) == 2
 
 
 def test_rounds_and_acceptance_are_counted() -> None:
-    made = generation(replace(REQUEST, max_tokens=11), draft=TargetDouble(mostly(RULE, 5)))
-    list(made.deltas())
+    request = replace(REQUEST, max_tokens=11)
+    made = generation(request)
+    run(made, request, draft=TargetDouble(mostly(RULE, 5)))
     # The prompt has 3 tokens and the draft is wrong for the token after 5, 10, … of them: rounds
     # keep 2, 4 and 2 of 4, 4 and 2 draft tokens and add one each.
     found = made.speculation
@@ -151,21 +167,23 @@ def test_rounds_and_acceptance_are_counted() -> None:
 
 
 def test_a_failing_draft_leaves_the_answer_and_says_so() -> None:
-    made = generation(REQUEST, draft=FailingDouble(TargetDouble(RULE), good_calls=2))
-    assert sum(made.deltas(), Delta()) == answer(replace(REQUEST, num_draft_tokens=0))
+    made = generation(REQUEST)
+    found = run(made, REQUEST, draft=FailingDouble(TargetDouble(RULE), good_calls=2))
+    assert sum(found, Delta()) == answer(replace(REQUEST, num_draft_tokens=0))
     assert made.speculation.off_reason == "the draft failed: draft: gone"
 
 
-def test_a_silent_draft_leaves_the_answer_and_says_so() -> None:
-    made = generation(REQUEST, draft=silent_double)
-    assert sum(made.deltas(), Delta()) == answer(replace(REQUEST, num_draft_tokens=0))
+@pytest.mark.parametrize("draft", [silent_double, mute_double])
+def test_a_silent_draft_leaves_the_answer_and_says_so(draft: Engine) -> None:
+    made = generation(REQUEST)
+    assert sum(run(made, REQUEST, draft=draft), Delta()) == answer(replace(REQUEST, num_draft_tokens=0))
     assert made.speculation.off_reason == "the draft returned no tokens"
 
 
 def test_speculation_ends_where_the_draft_engine_does() -> None:
     draft = TargetDouble(RULE)
-    made = generation(REQUEST, draft=draft, draft_max_seq_len=20)
-    assert sum(made.deltas(), Delta()) == answer(replace(REQUEST, num_draft_tokens=0))
+    made = generation(REQUEST, draft_max_seq_len=20)
+    assert sum(run(made, REQUEST, draft=draft), Delta()) == answer(replace(REQUEST, num_draft_tokens=0))
     assert all(len(call.input_ids) + call.max_new_tokens <= 20 for call in draft.calls)
     assert "20 tokens" in made.speculation.off_reason
 
@@ -173,28 +191,26 @@ def test_speculation_ends_where_the_draft_engine_does() -> None:
 def test_a_failing_target_ends_the_answer_with_its_message() -> None:
     target = FailingDouble(TargetDouble(RULE), good_calls=1)
     with pytest.raises(EngineCallError, match="gone"):
-        list(generation(REQUEST, target=target).deltas())
+        answer(REQUEST, target=target)
 
 
-def test_closing_early_closes_the_call_in_flight() -> None:
-    closed = []
-
-    def target(call):
-        try:
-            yield from TargetDouble(RULE)(call)
-        finally:
-            closed.append(True)
-
-    deltas = generation(replace(REQUEST, num_draft_tokens=0), target=target).deltas()
-    next(deltas)
-    assert not closed
-    deltas.close()
-    assert closed
+def test_a_call_in_flight_can_be_stopped_once_the_answer_is_complete() -> None:
+    whole = ids(answer(REQUEST))
+    request = replace(REQUEST, num_draft_tokens=0, eos_ids=(whole[5],))
+    made = generation(request)
+    call = made.next_call()
+    assert call is not None
+    replies = TargetDouble(RULE)(call)
+    while not made.take(call, next(replies)).finish_reason:
+        pass
+    made.end(call)
+    assert made.next_call() is None
 
 
-def test_an_engine_that_stops_by_itself_ends_the_answer() -> None:
+@pytest.mark.parametrize("target", [silent_double, mute_double])
+def test_an_engine_that_stops_by_itself_ends_the_answer(target: Engine) -> None:
     for num_draft_tokens in (0, 4):
-        found = answer(replace(REQUEST, num_draft_tokens=num_draft_tokens), target=silent_double)
+        found = answer(replace(REQUEST, num_draft_tokens=num_draft_tokens), target=target)
         assert (found.finish_reason, ids(found)) == ("stop", [])
 
 

@@ -54,6 +54,10 @@ class RepositoryOptions:
     exclude_input_in_output: bool = True
     # Requests the public model works on; one more is told that it is busy.
     max_inflight_requests: int = 64
+    # An engine that sends nothing for so long counts as failed: the target ends the answer, the draft
+    # is left out of it.
+    target_timeout_s: float = 300.0
+    draft_timeout_s: float = 30.0
 
 
 def write_repository(pair: EnginePair, output: Path, options: RepositoryOptions | None = None) -> Path:
@@ -125,6 +129,12 @@ def _public_config(pair: EnginePair, draft: EngineSettings, options: RepositoryO
         "eos_token_ids": ",".join(map(str, manifest.eos_token_ids)),
         "exclude_input_in_output": str(options.exclude_input_in_output).lower(),
         "max_inflight_requests": options.max_inflight_requests,
+        "engine_runtime": manifest.runtime,
+        # Calls of different answers that reach an engine as one request.
+        "max_rows_per_call": min(target.max_batch_size, draft.max_batch_size),
+        # How long an engine may take until its next response.
+        "target_timeout_s": options.target_timeout_s,
+        "draft_timeout_s": options.draft_timeout_s,
     }
     return _config(
         PUBLIC_MODEL,

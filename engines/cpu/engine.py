@@ -94,9 +94,13 @@ class Engine:
         """The requests that are running or waiting."""
         return [*self._running, *self._waiting]
 
-    def submit(self, request: Request) -> Sequence:
-        """Queue a request; raises RequestError where it cannot be answered as it was asked."""
+    def check(self, request: Request) -> None:
+        """Raise RequestError where a request cannot be answered as it was asked."""
         check(request, self.limits)
+
+    def submit(self, request: Request) -> Sequence:
+        """Queue a request; raises RequestError as `check` does."""
+        self.check(request)
         sequence = Sequence(request)
         self._waiting.append(sequence)
         return sequence

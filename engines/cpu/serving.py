@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -26,7 +27,7 @@ from .engine import Engine
 from .errors import RequestError
 from .request import Chunk
 from .sequence import Sequence
-from .tensors import Reply, flag, read_request
+from .tensors import Array, Reply, flag, join_rows, read_request, split_rows
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 _STOP_TIMEOUT_S = 10.0
@@ -35,20 +36,21 @@ _CANCELLATION_CHECK_S = 0.1
 
 
 class _Caller:
-    """Whoever waits for one answer."""
+    """Whoever waits for the answers to the rows of one Triton request."""
 
-    def __init__(self, request: Any, reply: Reply) -> None:
+    def __init__(self, request: Any, replies: list[Reply]) -> None:
         self.request_id: str = request.request_id()
         self._sender = request.get_response_sender()
-        self._reply = reply
+        self._replies = replies
+        self._unfinished = len(replies)
 
-    def send(self, chunk: Chunk) -> None:
-        """Send a chunk, the last one with the final flag."""
-        if chunk.error is not None:
-            _send_error(self._sender, str(chunk.error), pb_utils.TritonError.INVALID_ARG)
-            return
-        tensors = [pb_utils.Tensor(name, array) for name, array in self._reply.tensors(chunk).items()]
-        self._sender.send(pb_utils.InferenceResponse(tensors), flags=_FINAL if chunk.finished else 0)
+    def send(self, chunks: list[tuple[int, Chunk]]) -> None:
+        """Send what a step brought for some rows as one response; the last has the final flag."""
+        self._unfinished -= sum(chunk.finished for _, chunk in chunks)
+        arrays = join_rows([self._replies[row].tensors(chunk) for row, chunk in chunks])
+        tensors = [pb_utils.Tensor(name, array) for name, array in arrays.items()]
+        flags = 0 if self._unfinished else _FINAL
+        self._sender.send(pb_utils.InferenceResponse(tensors), flags=flags)
 
     def fail(self, message: str, code: int) -> None:
         """Send an error as the end of the answer."""
@@ -73,7 +75,8 @@ class TritonPythonModel:
         excluded = parameters.get("exclude_input_in_output", {}).get("string_value", "false")
         self._exclude_input = excluded.lower() in ("true", "1")
         self._engine = Engine(Path(args["model_repository"], args["model_version"], "engine"))
-        self._callers: dict[Sequence, _Caller] = {}
+        # Who waits for each sequence, and for which row of his request.
+        self._callers: dict[Sequence, tuple[_Caller, int]] = {}
         self._arrived: SimpleQueue[Any] = SimpleQueue()
         self._next_cancellation_check = 0.0
         self._thread = Thread(target=self._run, name="engine", daemon=True)
@@ -102,9 +105,26 @@ class TritonPythonModel:
         if time.monotonic() >= self._next_cancellation_check:
             self._drop_cancelled()
             self._next_cancellation_check = time.monotonic() + _CANCELLATION_CHECK_S
+        chunks: dict[_Caller, list[tuple[int, Chunk]]] = {}
         for sequence, chunk in self._engine.step():
-            caller = self._callers.pop(sequence) if chunk.finished else self._callers[sequence]
-            caller.send(chunk)
+            if sequence in self._callers:  # else another row of its request has failed
+                caller, row = self._callers[sequence]
+                chunks.setdefault(caller, []).append((row, chunk))
+                if chunk.finished:
+                    del self._callers[sequence]
+        for caller, rows in chunks.items():
+            errors = [chunk.error for _, chunk in rows if chunk.error is not None]
+            if errors:
+                self._drop(caller)
+                caller.fail(str(errors[0]), pb_utils.TritonError.INVALID_ARG)
+            else:
+                caller.send(rows)
+
+    def _drop(self, caller: _Caller) -> None:
+        """Cancel what is still running for a caller."""
+        for sequence in [s for s, (waiting, _) in self._callers.items() if waiting is caller]:
+            self._engine.cancel(sequence)
+            del self._callers[sequence]
 
     def _receive(self) -> bool:
         """Take in every request that has arrived, waiting while there is nothing else to do."""
@@ -125,37 +145,53 @@ class TritonPythonModel:
             if flag(tensors, "stop"):
                 self._stop(request)
                 return
-            asked = read_request(tensors)
-            exclude = flag(tensors, "exclude_input_in_output", self._exclude_input)
-            reply = Reply(asked, request.requested_output_names(), exclude_input=exclude)
-            self._callers[self._engine.submit(asked)] = _Caller(request, reply)
+            self._submit(request, split_rows(tensors))
         except RequestError as error:
             _send_error(request.get_response_sender(), str(error), pb_utils.TritonError.INVALID_ARG)
         except Exception as error:
             pb_utils.Logger.log_error(f"a request could not be read: {error!r}")
             _send_error(request.get_response_sender(), repr(error), pb_utils.TritonError.INTERNAL)
 
+    def _submit(self, request: Any, rows: list[Mapping[str, Array]]) -> None:
+        asked = [read_request(row) for row in rows]
+        outputs = request.requested_output_names()
+        replies = [
+            Reply(
+                asked[i],
+                outputs,
+                exclude_input=flag(row, "exclude_input_in_output", self._exclude_input),
+                row=i,
+            )
+            for i, row in enumerate(rows)
+        ]
+        for one in asked:
+            self._engine.check(one)
+        caller = _Caller(request, replies)
+        self._callers |= {self._engine.submit(one): (caller, i) for i, one in enumerate(asked)}
+
     def _stop(self, request: Any) -> None:
         """End the request in flight that has the same id, as TensorRT-LLM's backend does."""
-        for sequence, caller in list(self._callers.items()):
+        for caller in self._waiting():
             if caller.request_id == request.request_id() != "":
-                self._engine.cancel(sequence)
-                del self._callers[sequence]
+                self._drop(caller)
                 caller.end()
         request.get_response_sender().send(flags=_FINAL)
 
     def _drop_cancelled(self) -> None:
-        for sequence, caller in list(self._callers.items()):
+        for caller in self._waiting():
             if caller.gone():
-                self._engine.cancel(sequence)
-                del self._callers[sequence]
+                self._drop(caller)
                 caller.fail("cancelled by the client", pb_utils.TritonError.CANCELLED)
 
     def _fail_all(self, message: str) -> None:
         self._engine.reset()
-        callers, self._callers = list(self._callers.values()), {}
+        callers = self._waiting()
+        self._callers = {}
         for caller in callers:
             caller.fail(message, pb_utils.TritonError.INTERNAL)
+
+    def _waiting(self) -> set[_Caller]:
+        return {caller for caller, _ in self._callers.values()}
 
 
 def _send_error(sender: Any, message: str, code: int) -> None:

@@ -1,12 +1,12 @@
 """Requests and answers as the tensors of TensorRT-LLM's `tensorrt_llm` Triton model.
 
-Plain numpy on both sides, so that it can be tested without a server. Tensors come with a leading
-batch dimension of 1; scalars as [1] or [1, 1].
+Plain numpy on both sides, so that it can be tested without a server. Each row of the leading batch
+dimension is a request of its own; scalars come as [1] or [1, 1].
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -58,6 +58,31 @@ _KNOWN = frozenset(
         "streaming",
     }
 )
+
+
+def split_rows(tensors: Mapping[str, Array]) -> list[Mapping[str, Array]]:
+    """Return the tensors of each row; every tensor must have as many rows as `input_lengths`."""
+    count = tensors["input_lengths"].size if "input_lengths" in tensors else 1
+    if count == 1:
+        return [tensors]
+    faults = [f"{name} has {len(array)}" for name, array in tensors.items() if len(array) != count]
+    if faults:
+        raise RequestError(f"input_lengths has {count} rows, {', '.join(faults)}")
+    return [{name: array[i : i + 1] for name, array in tensors.items()} for i in range(count)]
+
+
+def join_rows(rows: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Return the outputs of several rows as those of one response; tokens are padded with zeros."""
+    if len(rows) == 1:
+        return dict(rows[0])
+    joined = {}
+    for name in rows[0]:
+        arrays = [row[name] for row in rows]
+        shape = np.max([array.shape for array in arrays], axis=0)
+        joined[name] = np.zeros((len(rows), *shape[1:]), arrays[0].dtype)
+        for i, array in enumerate(arrays):
+            joined[name][(i, *map(slice, array.shape[1:]))] = array[0]
+    return joined
 
 
 def read_request(tensors: Mapping[str, Array]) -> Request:
@@ -120,8 +145,11 @@ class Reply:
     the prompt unless `exclude_input`.
     """
 
-    def __init__(self, request: Request, outputs: Collection[str], *, exclude_input: bool) -> None:
+    def __init__(
+        self, request: Request, outputs: Collection[str], *, exclude_input: bool, row: int = 0
+    ) -> None:
         self._outputs = outputs
+        self._row = row
         self._prefix = [] if exclude_input or request.streaming else list(request.input_ids)
         self._cum_log_prob = 0.0
 
@@ -131,6 +159,7 @@ class Reply:
         makers: dict[str, Callable[[], Array]] = {
             "output_ids": lambda: np.array([[ids]], dtype=np.int32),
             "sequence_length": lambda: np.array([[len(ids)]], dtype=np.int32),
+            "batch_index": lambda: np.array([[self._row]], dtype=np.int32),
         }
         if chunk.log_probs is not None:
             log_probs = chunk.log_probs

@@ -1,22 +1,26 @@
-"""Draft-target speculation over two engines that are called, not known.
+"""Draft-target speculation over two engines that this module does not call itself.
 
-Each round the draft engine proposes up to γ tokens, the target engine checks them in one call and
-returns those it accepts and one more of its own. The whole sequence is sent every round; engines
-recognise what they have in their KV cache. The answer is the target's, whatever γ is: every option
-travels with every call, in terms of the whole answer.
+A `Generation` says which engine to ask for what, and takes the reply: whoever drives it decides how
+calls travel, waits for them, and may move on to another answer meanwhile. Each round the draft
+engine proposes up to γ tokens, the target engine checks them in one call and returns those it
+accepts and one more of its own. The whole sequence is sent every round; engines recognise what they
+have in their KV cache. The answer is the target's, whatever γ is: every option travels with every
+call, in terms of the whole answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .output import Delta, Output, Token
 from .request import GenerationRequest
+
+Role = Literal["target", "draft"]
 
 
 class EngineCallError(Exception):
@@ -32,8 +36,9 @@ class EngineCallError(Exception):
 
 @dataclass(frozen=True)
 class Call:
-    """One call of an engine."""
+    """One call of an engine. It has one reply, or several if it streams."""
 
+    engine: Role
     # The whole sequence so far, shape [n], int32.
     input_ids: NDArray[np.int32]
     max_new_tokens: int
@@ -62,11 +67,6 @@ class Reply:
                 log_prob=None if self.log_probs is None else self.log_probs[i],
                 logits_V=None if self.logits_TV is None else self.logits_TV[i],
             )
-
-
-# An engine answers a call with one reply, or several when the call streams. Closing the generator
-# before its end tells the engine to stop. Failures are EngineCallError.
-Engine = Callable[[Call], Generator[Reply, None, None]]
 
 
 @dataclass
@@ -104,37 +104,76 @@ def common_length(proposed: Sequence[int], returned: Sequence[int]) -> int:
 
 
 class Generation:
-    """One answer in the making: take its deltas, then read `speculation`."""
+    """One answer in the making.
+
+    While there is a `next_call`: make it, `take` its replies, and `end` it, or `fail` it.
+
+    Args:
+        draft_max_seq_len: tokens the draft engine holds.
+        draft_is_off: says, each time before the draft is asked, why it must not be; "" if it may.
+    """
 
     def __init__(
         self,
         request: GenerationRequest,
         output: Output,
-        target: Engine,
-        draft: Engine,
         *,
         draft_max_seq_len: int,
+        draft_is_off: Callable[[], str] = str,
     ) -> None:
         self.speculation = Speculation()
         self._request = request
         self._output = output
-        self._target = target
-        self._draft = draft
         self._draft_max_seq_len = draft_max_seq_len
+        self._draft_is_off = draft_is_off
+        self._proposal: Reply | None = None
         # Written once from left to right, so that calls can share it.
         self._ids = np.empty(len(request.prompt_ids) + request.max_tokens, np.int32)
         self._ids[: len(request.prompt_ids)] = request.prompt_ids
 
-    def deltas(self) -> Generator[Delta, None, None]:
-        """Yield what becomes certain, round by round; closing the generator ends a call in flight."""
-        if self._request.echo:
-            yield Delta(text=self._request.echo)
-        while not self._output.finish_reason:
-            proposal = self._propose()
-            if proposal is None:
-                yield from self._generate_rest()
-            else:
-                yield self._verify(proposal)
+    def next_call(self) -> Call | None:
+        """Return what to ask next; None when the answer is complete."""
+        if self._output.finish_reason:
+            return None
+        if self._proposal is not None:
+            return self._target_call(len(self._proposal.ids) + 1, proposal=self._proposal)
+        count = self._draft_length()
+        if count:
+            return self._call("draft", count, return_logits=self._rejection_sampling)
+        return self._target_call(self._remaining, streaming=True)
+
+    def take(self, call: Call, reply: Reply) -> Delta:
+        """Return what a reply makes certain; once the answer is complete, the call may be stopped."""
+        if call.engine == "draft":
+            self._proposal = reply if reply.ids else None
+            return Delta()
+        if call.draft_ids:
+            self._proposal = None
+            self.speculation.record(call.draft_ids, reply.ids)
+        for token in reply.tokens():
+            self._ids[self._length] = token.id
+            if self._output.push(token):
+                break
+        return self._output.take()
+
+    def end(self, call: Call) -> Delta:
+        """Return what becomes certain because a call has no more replies."""
+        if call.engine == "draft" and self._proposal is None:
+            self.speculation.off_reason = "the draft returned no tokens"
+        if call.engine == "draft" or self._output.finish_reason:
+            return Delta()
+        returned = self._length - len(call.input_ids)
+        # A round may bring less than it could, but never nothing: then, and where a call without
+        # draft brings less, the engine has stopped at an end token that it does not return.
+        if returned < (1 if call.draft_ids else call.max_new_tokens):
+            self._output.finish("stop")
+        return self._output.take()
+
+    def fail(self, call: Call, error: EngineCallError) -> None:
+        """Go on without a draft that failed; a target's failure is raised."""
+        if call.engine == "target":
+            raise error
+        self.speculation.off_reason = f"the draft failed: {error}"
 
     @property
     def _length(self) -> int:
@@ -144,68 +183,50 @@ class Generation:
     def _remaining(self) -> int:
         return self._request.max_tokens - self._output.num_tokens
 
-    def _propose(self) -> Reply | None:
-        """Return the draft's tokens, or None when the target shall go on alone."""
+    def _draft_length(self) -> int:
+        """Return how many tokens to ask of the draft; 0 when the target shall go on alone."""
         count = min(self._request.num_draft_tokens, self._remaining - 1)
         if count < 1 or self.speculation.off_reason:
-            return None
+            return 0
         if self._length + count > self._draft_max_seq_len:
             self.speculation.off_reason = f"the draft engine holds {self._draft_max_seq_len} tokens"
-            return None
-        try:
-            reply = _single(self._draft(self._call(count, return_logits=self._rejection_sampling)))
-        except EngineCallError as error:
-            self.speculation.off_reason = f"the draft failed: {error}"
-            return None
-        if not reply.ids:
-            self.speculation.off_reason = "the draft returned no tokens"
-            return None
-        return reply
+        else:
+            self.speculation.off_reason = self._draft_is_off()
+        return 0 if self.speculation.off_reason else count
 
-    def _verify(self, proposal: Reply) -> Delta:
-        """One round: the target checks the proposal."""
-        call = replace(
-            self._target_call(len(proposal.ids) + 1),
-            draft_ids=proposal.ids,
-            draft_logits_KV=proposal.logits_TV if self._rejection_sampling else None,
+    def _target_call(
+        self, max_new_tokens: int, *, proposal: Reply | None = None, streaming: bool = False
+    ) -> Call:
+        return self._call(
+            "target",
+            max_new_tokens,
+            draft_ids=proposal.ids if proposal else (),
+            draft_logits_KV=proposal.logits_TV if proposal and self._rejection_sampling else None,
+            streaming=streaming,
+            return_log_probs=self._request.return_log_probs,
+            return_logits=self._request.return_logits,
         )
-        reply = _single(self._target(call))
-        self.speculation.record(proposal.ids, reply.ids)
-        self._take(reply)
-        if not reply.ids:
-            self._output.finish("stop")
-        return self._output.take()
 
-    def _generate_rest(self) -> Iterator[Delta]:
-        """One call for all that is missing, without a draft."""
-        call = replace(self._target_call(self._remaining), streaming=True)
-        with closing(self._target(call)) as replies:
-            for reply in replies:
-                complete = self._take(reply)
-                yield self._output.take()
-                if complete:
-                    return
-        # The engine stopped by itself, at an end token it does not return.
-        self._output.finish("stop")
-        yield self._output.take()
-
-    def _take(self, reply: Reply) -> bool:
-        """Add a reply's tokens to the answer; True when that completes it."""
-        for token in reply.tokens():
-            self._ids[self._length] = token.id
-            if self._output.push(token):
-                return True
-        return False
-
-    def _target_call(self, max_new_tokens: int) -> Call:
-        call = self._call(max_new_tokens, return_logits=self._request.return_logits)
-        return replace(call, return_log_probs=self._request.return_log_probs)
-
-    def _call(self, max_new_tokens: int, *, return_logits: bool) -> Call:
+    def _call(
+        self,
+        engine: Role,
+        max_new_tokens: int,
+        *,
+        draft_ids: Sequence[int] = (),
+        draft_logits_KV: NDArray[np.float32] | None = None,
+        streaming: bool = False,
+        return_log_probs: bool = False,
+        return_logits: bool = False,
+    ) -> Call:
         return Call(
+            engine=engine,
             input_ids=self._ids[: self._length],
             max_new_tokens=max_new_tokens,
             min_new_tokens=max(0, self._request.min_tokens - self._output.num_tokens),
+            draft_ids=draft_ids,
+            draft_logits_KV=draft_logits_KV,
+            streaming=streaming,
+            return_log_probs=return_log_probs,
             return_logits=return_logits,
         )
 
@@ -213,11 +234,3 @@ class Generation:
     def _rejection_sampling(self) -> bool:
         """Greedy choices need no draft probabilities: accepting the match is the same rule."""
         return self._request.use_draft_logits and not self._request.sampling.greedy
-
-
-def _single(replies: Generator[Reply, None, None]) -> Reply:
-    """Return the one reply of a call that does not stream; an empty one when there is none."""
-    every = list(replies)
-    if len(every) > 1:
-        raise EngineCallError(f"{len(every)} replies to a call that does not stream, expected one")
-    return every[0] if every else Reply(())

@@ -1,4 +1,4 @@
-"""Tensors of the public model and of the engines to values, and back.
+"""Tensors of the public model to values, and back.
 
 Names, types and shapes: `trtspec.triton_repo.contract`. Every tensor here has a leading batch
 dimension of 1.
@@ -7,14 +7,13 @@ dimension of 1.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb
 from numpy.typing import NDArray
 
-from .loop import Call, Reply, Speculation
+from .loop import Speculation
 from .output import Delta, Output
 from .request import GenerationRequest, Limits, RequestError, Sampling
 from .tokenizer import Tokenizer
@@ -132,82 +131,6 @@ def _read_bias(inputs: Inputs, tokenizer: Tokenizer, limits: Limits) -> NDArray[
     return bias_V
 
 
-def shared_tensors(request: GenerationRequest) -> list[Any]:
-    """Return the engine inputs that are the same in every call of one answer."""
-    sampling = request.sampling
-    values: list[tuple[str, object, type[np.generic]]] = [
-        ("end_id", request.eos_ids[0] if request.eos_ids else None, np.int32),
-        ("temperature", sampling.temperature, np.float32),
-        ("runtime_top_k", sampling.top_k, np.int32),
-        ("runtime_top_p", sampling.top_p, np.float32),
-        ("repetition_penalty", sampling.repetition_penalty, np.float32),
-        ("presence_penalty", sampling.presence_penalty, np.float32),
-        ("frequency_penalty", sampling.frequency_penalty, np.float32),
-        ("seed", sampling.seed, np.uint64),
-        ("prompt_ignore_length", len(request.prompt_ids), np.int32),
-        ("exclude_input_in_output", True, np.bool_),
-    ]
-    tensors = [_scalar(name, value, dtype) for name, value, dtype in values if value is not None]
-    # An engine knows one end token; the others end an answer as words of one token.
-    other_ends = [(i,) for i in request.eos_ids[1:]]
-    for name, words in (("stop_words_list", other_ends), ("bad_words_list", sampling.bad_words)):
-        if words:
-            tensors.append(pb.Tensor(name, _word_list(words)[None]))
-    if sampling.bias_V is not None:
-        tensors.append(pb.Tensor("embedding_bias", sampling.bias_V[None]))
-    return tensors
-
-
-def call_tensors(call: Call) -> list[Any]:
-    """Return the engine inputs of one call."""
-    tensors = [
-        pb.Tensor("input_ids", call.input_ids[None]),
-        _scalar("input_lengths", len(call.input_ids), np.int32),
-        _scalar("request_output_len", call.max_new_tokens, np.int32),
-    ]
-    if call.min_new_tokens:
-        tensors.append(_scalar("min_tokens", call.min_new_tokens, np.int32))
-    if call.draft_ids:
-        tensors.append(pb.Tensor("draft_input_ids", np.array([call.draft_ids], np.int32)))
-    if call.draft_logits_KV is not None:
-        tensors.append(pb.Tensor("draft_logits", call.draft_logits_KV[None]))
-    flags = {
-        "streaming": call.streaming,
-        "return_log_probs": call.return_log_probs,
-        "return_generation_logits": call.return_logits,
-    }
-    return tensors + [_scalar(name, True, np.bool_) for name, value in flags.items() if value]
-
-
-def call_outputs(call: Call) -> list[str]:
-    """Return the names of the engine outputs that a call needs."""
-    names = ["output_ids", "sequence_length"]
-    names += ["output_log_probs"] if call.return_log_probs else []
-    return names + (["generation_logits"] if call.return_logits else [])
-
-
-def stop_tensors() -> list[Any]:
-    """Return the engine inputs that end a call in flight."""
-    return [
-        _scalar("stop", True, np.bool_),
-        _scalar("input_lengths", 1, np.int32),
-        _scalar("request_output_len", 1, np.int32),
-    ]
-
-
-def read_reply(response: Any) -> Reply:
-    """Return what an engine's response adds."""
-    arrays = {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
-    length = int(arrays["sequence_length"].reshape(-1)[0])
-    log_probs, logits = arrays.get("output_log_probs"), arrays.get("generation_logits")
-    return Reply(
-        ids=arrays["output_ids"].reshape(-1)[:length].tolist(),
-        log_probs=None if log_probs is None else log_probs.reshape(-1)[:length].tolist(),
-        # Copied: the array lies in shared memory that goes with the response.
-        logits_TV=None if logits is None else logits.reshape(-1, logits.shape[-1])[:length].copy(),
-    )
-
-
 def delta_tensors(delta: Delta, request: GenerationRequest) -> list[Any]:
     """Return what a response carries of the answer."""
     tensors = [
@@ -250,12 +173,3 @@ def _scalar(name: str, value: object, dtype: type[np.generic]) -> Any:
 
 def _text(name: str, value: str) -> Any:
     return pb.Tensor(name, np.array([[value.encode()]], np.object_))
-
-
-def _word_list(words: Sequence[Sequence[int]]) -> NDArray[np.int32]:
-    """Return TensorRT-LLM's layout, shape [2, n]: all ids in a row, and where each word ends."""
-    flat = [i for word in words for i in word]
-    ends = np.cumsum([len(word) for word in words])
-    offsets = np.full(len(flat), -1, np.int32)
-    offsets[: len(words)] = ends
-    return np.array([flat, offsets], np.int32)

@@ -1,0 +1,207 @@
+"""Many answers at once: makes the calls they want next, those of one kind together.
+
+At any time one request of each kind is on its way. Calls that come up meanwhile wait for it and
+travel together in the next, so that under load an engine is asked less often, for more. A thread
+that has brought replies goes on with whatever is ready, so that an answer alone never waits for
+another thread. Calls that may take long, which are the first to either engine and those that
+stream, travel alone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator, Hashable, Sequence
+from concurrent.futures import Executor
+from typing import Protocol
+
+from .engine_tensors import EngineRequest
+from .loop import EngineCallError, Reply, Role
+
+# How often engines that do not answer are looked for.
+WATCH_S = 0.25
+
+
+class Asked(Protocol):
+    """A call that an answer wants to have made."""
+
+    engine: Role
+    request: EngineRequest
+    travels_alone: bool
+
+
+class Answer(Protocol):
+    """What the dispatcher drives. No method raises."""
+
+    def next(self) -> Asked | None:
+        """Return the next call; None when there is nothing more to do for the answer."""
+
+    def take(self, reply: Reply) -> bool:
+        """Take a reply; False when the rest of them is not wanted."""
+
+    def end(self, error: EngineCallError | None) -> None:
+        """The call is over."""
+
+
+# Makes requests of one kind as one and yields the replies with their row. Closing the generator
+# stops the engine.
+Ask = Callable[[Role, Sequence[EngineRequest]], Generator[tuple[int, Reply], None, None]]
+
+
+class _Batch:
+    """Calls on their way as one request."""
+
+    def __init__(self, kind: Hashable, rows: Sequence[tuple[Answer, Asked]], timeout_s: float) -> None:
+        self.kind = kind
+        self.rows = rows
+        self.engine = rows[0][1].engine
+        self.is_over = False
+        self.given_up = False
+        self.replied: set[int] = set()
+        # Held while replies are handed on, so that nobody gives up in between.
+        self.lock = threading.Lock()
+        self._timeout_s = timeout_s
+        self._deadline = time.monotonic() + timeout_s
+
+    def take(self, row: int, reply: Reply) -> bool:
+        """Hand a reply on; False when no more of them are wanted."""
+        with self.lock:
+            self._deadline = time.monotonic() + self._timeout_s
+            self.replied.add(row)
+            return not self.given_up and self.rows[row][0].take(reply)
+
+    def give_up_if_late(self) -> bool:
+        """Whether it has become late since the last call; from then on its replies are not wanted."""
+        with self.lock:
+            if self.is_over or self.given_up:
+                return False
+            self.given_up = time.monotonic() > self._deadline
+            return self.given_up
+
+    def missing(self, row: int) -> bool:
+        """Whether a call has not been answered in full."""
+        return len(self.rows) == 1 or row not in self.replied
+
+
+class Dispatcher:
+    """Runs answers on `threads`.
+
+    Args:
+        timeouts_s: how long each engine may take until its next response.
+        max_rows: calls that travel as one request.
+    """
+
+    def __init__(
+        self, ask: Ask, threads: Executor, *, timeouts_s: dict[Role, float], max_rows: int
+    ) -> None:
+        self._ask = ask
+        self._threads = threads
+        self._timeouts_s = timeouts_s
+        self._max_rows = max_rows
+        self._lock = threading.Lock()
+        self._ready: dict[Hashable, list[tuple[Answer, Asked]]] = {}
+        self._on_their_way: dict[Hashable, _Batch] = {}
+        self._closed = threading.Event()
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+
+    def run(self, answer: Answer) -> None:
+        """Make the calls of an answer; returns when this thread has nothing more to do."""
+        self._want([answer])
+        self._work(None)
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def _want(self, answers: Sequence[Answer]) -> None:
+        wanted = [(answer, asked) for answer in answers if (asked := answer.next()) is not None]
+        with self._lock:
+            for answer, asked in wanted:
+                alone = asked.travels_alone or self._max_rows == 1
+                kind = object() if alone else (asked.engine, asked.request.kind)
+                self._ready.setdefault(kind, []).append((answer, asked))
+
+    def _work(self, done: _Batch | None) -> None:
+        while (batch := self._next(done)) is not None:
+            self._make(batch)
+            if batch.given_up:
+                return
+            done = batch
+
+    def _next(self, done: _Batch | None) -> _Batch | None:
+        """Return what to ask next, and see to it that others ask what else is ready."""
+        with self._lock:
+            if done is not None:
+                del self._on_their_way[done.kind]
+            kinds = [kind for kind in self._ready if kind not in self._on_their_way]
+            if not kinds:
+                return None
+            kind = kinds[0]
+            rows = self._ready.pop(kind)
+            if len(rows) > self._max_rows:
+                self._ready[kind] = rows[self._max_rows :]
+            batch = _Batch(kind, rows[: self._max_rows], self._timeouts_s[rows[0][1].engine])
+            self._on_their_way[kind] = batch
+        if len(kinds) > 1:
+            self._threads.submit(self._work, None)
+        return batch
+
+    def _make(self, batch: _Batch) -> None:
+        replies = self._ask(batch.engine, [asked.request for _, asked in batch.rows])
+        error = None
+        try:
+            for row, reply in replies:
+                if not batch.take(row, reply) and len(batch.rows) == 1:
+                    break
+        except EngineCallError as failure:
+            error = failure
+        except Exception as failure:
+            error = EngineCallError(f"{type(failure).__name__}: {failure}")
+        finally:
+            replies.close()
+        with batch.lock:
+            if not batch.given_up:
+                batch.is_over = True
+                self._finish(batch, error)
+
+    def _finish(self, batch: _Batch, error: EngineCallError | None) -> None:
+        """End the calls of a request that is over."""
+        if error is not None and len(batch.rows) > 1:
+            self._ask_again(batch)
+            return
+        for answer, _ in batch.rows:
+            answer.end(error)
+        self._want([answer for answer, _ in batch.rows])
+
+    def _ask_again(self, batch: _Batch) -> None:
+        """Ask one by one, so that a call that fails takes no other along."""
+        with self._lock:
+            for i, row in enumerate(batch.rows):
+                if batch.missing(i):
+                    self._ready[object()] = [row]
+        answered = [answer for i, (answer, _) in enumerate(batch.rows) if not batch.missing(i)]
+        for answer in answered:
+            answer.end(None)
+        self._want(answered)
+
+    def _watch(self) -> None:
+        while not self._closed.wait(WATCH_S):
+            with self._lock:
+                batches = list(self._on_their_way.values())
+            for batch in batches:
+                if batch.give_up_if_late():
+                    self._threads.submit(self._give_up, batch)
+
+    def _give_up(self, batch: _Batch) -> None:
+        """Go on without an engine that does not answer, and with those who wait behind it.
+
+        The thread that asked it is left to wait, and ends when it gets an answer after all.
+        """
+        timeout_s = self._timeouts_s[batch.engine]
+        error = EngineCallError(f"no answer within {timeout_s:g} s")
+        with self._lock:
+            waiting = self._ready.pop(batch.kind, [])
+        rows = [*batch.rows, *waiting]
+        for i, (answer, _) in enumerate(rows):
+            answer.end(error if i >= len(batch.rows) or batch.missing(i) else None)
+        self._want([answer for answer, _ in rows])
+        self._work(batch)
