@@ -7,7 +7,7 @@ K draft tokens, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from trtspec.engines.pair import EnginePair
 from trtspec.errors import EngineError, RepositoryError
-from trtspec.triton_repo.speculation.loop import Call, Engine, Generation, Reply, common_length
+from trtspec.triton_repo.speculation.loop import Call, Generation, Reply, common_length
 from trtspec.triton_repo.speculation.output import Output
 from trtspec.triton_repo.speculation.request import GenerationRequest, Limits, RequestError, Sampling
 from trtspec.triton_repo.speculation.tokenizer import Tokenizer
@@ -129,18 +129,22 @@ def trace(
 def _run(
     pair: EnginePair, prompt: str, request: GenerationRequest, limits: Limits, tokenizer: Tokenizer
 ) -> Trace:
-    scribe = _Scribe(tokenizer)
     output = Output(
         tokenizer.detokenizer(), max_tokens=request.max_tokens, eos_ids=frozenset(request.eos_ids)
     )
-    generation = Generation(
-        request,
-        output,
-        target=scribe.target(_Engine(pair.target, request.sampling, request.eos_ids)),
-        draft=scribe.draft(_Engine(pair.draft, request.sampling, request.eos_ids)),
-        draft_max_seq_len=limits.draft_max_seq_len,
-    )
-    text = "".join(delta.text for delta in generation.deltas())
+    generation = Generation(request, output, draft_max_seq_len=limits.draft_max_seq_len)
+    engines = {
+        "target": _Engine(pair.target, request.sampling, request.eos_ids),
+        "draft": _Engine(pair.draft, request.sampling, request.eos_ids),
+    }
+    scribe = _Scribe(tokenizer, request.prompt_ids[-1])
+    text = ""
+    while (call := generation.next_call()) is not None:
+        engine = engines[call.engine]
+        for reply in engine.ask(call):
+            scribe.write(call, reply, engine.probabilities(reply))
+            text += generation.take(call, reply).text
+        text += generation.end(call).text
     return Trace(
         prompt=prompt,
         text=text,
@@ -154,7 +158,7 @@ def _run(
 
 
 class _Engine:
-    """A cpu engine as the loop calls one; every reply has its logits."""
+    """A cpu engine that answers the calls of the loop; every reply has its logits."""
 
     def __init__(self, folder: Path, sampling: Sampling, eos_ids: Sequence[int]) -> None:
         from trtspec.engines.cpu.engine import Engine
@@ -170,7 +174,7 @@ class _Engine:
         )
         self._sampler = Sampler(self._params, ())
 
-    def __call__(self, call: Call) -> Generator[Reply, None, None]:
+    def ask(self, call: Call) -> Iterator[Reply]:
         from trtspec.engines.cpu.request import Request
 
         asked = Request(
@@ -197,41 +201,28 @@ class _Engine:
 
 
 class _Scribe:
-    """Stands between the loop and its engines and writes down the rounds."""
+    """Writes the rounds down as the replies come in."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, last_prompt_id: int) -> None:
         self.rounds: list[Round] = []
         self._tokenizer = tokenizer
         # What the last proposal was drawn from, shape [K, V].
         self._q_KV: NDArray[np.float64] = np.empty((0, 0))
+        # The token before the next one.
+        self._last = last_prompt_id
 
-    def draft(self, engine: _Engine) -> Engine:
-        def call_draft(call: Call) -> Generator[Reply, None, None]:
-            for reply in engine(call):
-                self._q_KV = engine.probabilities(reply)
-                yield reply
-
-        return call_draft
-
-    def target(self, engine: _Engine) -> Engine:
-        def call_target(call: Call) -> Generator[Reply, None, None]:
-            last = int(call.input_ids[-1])
-            for reply in engine(call):
-                self._write(last, call.draft_ids, reply.ids, engine.probabilities(reply))
-                last = [last, *reply.ids][-1]
-                yield reply
-
-        return call_target
-
-    def _write(
-        self, last: int, draft_ids: Sequence[int], returned: Sequence[int], p_TV: NDArray[np.float64]
-    ) -> None:
-        """Write one reply of the target down: a round, or tokens of its own."""
-        if draft_ids:
-            self.rounds.append(self._round(last, draft_ids, returned, p_TV))
+    def write(self, call: Call, reply: Reply, probabilities_TV: NDArray[np.float64]) -> None:
+        """Write one reply down: of the target a round, or tokens of its own."""
+        if call.engine == "draft":
+            self._q_KV = probabilities_TV
+            self._last = int(call.input_ids[-1])
             return
-        for before, token_id, p_V in zip([last, *returned], returned, p_TV, strict=False):
-            self.rounds.append(Round((), self._added(before, token_id, p_V, "target")))
+        if call.draft_ids:
+            self.rounds.append(self._round(self._last, call.draft_ids, reply.ids, probabilities_TV))
+            return
+        for token_id, p_V in zip(reply.ids, probabilities_TV, strict=True):
+            self.rounds.append(Round((), self._added(self._last, token_id, p_V, "target")))
+            self._last = token_id
 
     def _round(
         self, last: int, draft_ids: Sequence[int], returned: Sequence[int], p_TV: NDArray[np.float64]
