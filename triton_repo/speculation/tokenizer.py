@@ -25,9 +25,12 @@ class Tokenizer:
         """The number of ids the tokenizer knows; the engine's vocabulary may be padded beyond it."""
         return int(self._backend.get_vocab_size())
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Return the ids of a prompt, with the special tokens the checkpoint puts around one."""
-        return tuple(self._backend.encode(text).ids)
+    def encode(self, text: str, *, special_tokens: bool = True) -> tuple[int, ...]:
+        """Return the ids of a prompt, with the special tokens the checkpoint puts around one.
+
+        `special_tokens` is False where the text has them: a chat template writes its own.
+        """
+        return tuple(self._backend.encode(text, add_special_tokens=special_tokens).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids; special tokens have none."""
