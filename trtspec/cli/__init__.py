@@ -18,6 +18,7 @@ from trtspec.errors import TrtspecError
 # name -> one-line help, so that `trtspec --help` imports no command module.
 COMMANDS = {
     "check": "Whether a pair can speculate, what to fix, what it costs.",
+    "plan": "Whether two models fit their GPUs, and what to set for each.",
     "build": "Two checkpoints in, an engine pair out.",
     "convert": "One checkpoint in, a TensorRT-LLM or Hugging Face checkpoint out.",
     "repo": "An engine pair in, a Triton model repository out.",
