@@ -17,6 +17,7 @@ from trtspec.errors import TrtspecError
 
 # name -> one-line help, so that `trtspec --help` imports no command module.
 COMMANDS = {
+    "doctor": "What this machine has, which runtimes it can build and serve.",
     "check": "Whether a pair can speculate, what to fix, what it costs.",
     "plan": "Whether two models fit their GPUs, and what to set for each.",
     "build": "Two checkpoints in, an engine pair out.",

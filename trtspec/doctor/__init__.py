@@ -1,0 +1,1 @@
+"""What this machine has, and which runtimes can be built and served on it."""
