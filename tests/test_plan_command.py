@@ -14,6 +14,7 @@ from trtspec.build.checkpoint import open_checkpoint
 from trtspec.build.decoder import decoder_of_checkpoint, read_decoder
 from trtspec.cli import main
 from trtspec.engines.memory.decoder import decoder_of
+from trtspec.engines.memory.result import MemoryPlan
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -72,14 +73,13 @@ def test_a_pair_that_does_not_fit_exits_with_3_and_says_what_would(models, capsy
     assert "what would fit: --tp 4; --gpu B200" in shown
 
 
-def test_json_is_one_object_that_says_whether_they_fit(models, capsys):
+def test_json_is_the_plan_or_why_there_is_none(models, capsys):
     main(["plan", *models, "--gpu", "B200", "--json"])
-    plan = json.loads(capsys.readouterr().out)
-    assert plan["fits"] is True
-    assert plan["target"]["max_tokens"] == plan["draft"]["max_tokens"]
+    plan = MemoryPlan.model_validate_json(capsys.readouterr().out)
+    assert plan.target.max_tokens == plan.draft.max_tokens > 0
     assert stopped(["plan", *models, "--gpu", "40GB", "--json"]) == 3
     refused = json.loads(capsys.readouterr().out)
-    assert refused["fits"] is False
+    assert refused["reason"].startswith("target-70b and draft-8b on 40GB: GPU 0 would hold")
     assert refused["would_fit"]
 
 

@@ -60,7 +60,12 @@ FP8 = click.Choice(["none", "fp8"])
     show_default=True,
     help="Prompt and answer of the sequences to count; repeat it.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the plan as one JSON object.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the plan as one JSON object, for `trtspec repo --memory-plan`.",
+)
 def command(
     target: str,
     draft: str | None,
@@ -102,12 +107,12 @@ def command(
         plan = plan_memory(deployment, lengths)
     except DoesNotFitError as error:
         if as_json:
-            click.echo(json.dumps({"fits": False, "reason": str(error), "would_fit": error.would_fit}))
+            click.echo(json.dumps({"reason": str(error), "would_fit": error.would_fit}))
         else:
             click.echo(f"does not fit: {error}")
         raise click.exceptions.Exit(EXIT_MISMATCH) from None
     if as_json:
-        click.echo(json.dumps({"fits": True, **plan.model_dump(mode="json")}))
+        click.echo(plan.model_dump_json())
     else:
         _show(plan)
 
