@@ -40,15 +40,8 @@ def build(
         PairError: the checkpoints do not fit each other.
         BuildError: an option is out of range, or a step failed.
     """
-    options = options or BuildOptions()
-    check_output(output)
-    runtime = RUNTIMES[options.runtime]
-    checkpoints = open_checkpoint(target), open_checkpoint(draft)
-    lengths = _lengths(*checkpoints, options)
-    if wrong := runtime.faults(options):
-        raise BuildError("; ".join(wrong))
-    found = _check_pair(*checkpoints, report)
-    job = Job(*checkpoints, found, options, *lengths, report, output)
+    job = open_job(target, draft, output, options or BuildOptions(), report=report)
+    runtime = RUNTIMES[job.options.runtime]
     stages = [_tokenizer_stage(job), *runtime.stages(job)]
     with publish(output) as folder:
         workspace = folder / ".stages"
@@ -58,6 +51,20 @@ def build(
         shutil.rmtree(workspace)
         write_manifest(manifest, folder)
     return open_pair(output)
+
+
+def open_job(target: Path, draft: Path, output: Path, options: BuildOptions, *, report: Report) -> Job:
+    """Return what `build` is about to do, once the options and the checkpoints have been checked.
+
+    Raises as `build` does; nothing is written.
+    """
+    check_output(output)
+    checkpoints = open_checkpoint(target), open_checkpoint(draft)
+    lengths = _lengths(*checkpoints, options)
+    if wrong := RUNTIMES[options.runtime].faults(options):
+        raise BuildError("; ".join(wrong))
+    found = _check_pair(*checkpoints, report)
+    return Job(*checkpoints, found, options, *lengths, report, output)
 
 
 def _check_pair(target: Checkpoint, draft: Checkpoint, report: Report) -> PairReport:
