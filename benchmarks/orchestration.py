@@ -1,6 +1,6 @@
 """What a round of speculation costs when the engines cost nothing: the loop, Triton and the client.
 
-    python benchmarks/orchestration.py [--seconds 6] [--runs 3] [--json]
+    python benchmarks/orchestration.py [--seconds 6] [--runs 3] [--row-by-row] [--json]
 
 The public model that ships, in front of two scripted engines that answer at once: γ = 4, each draft
 token accepted with probability 0.8, answers of 128 tokens, streamed over gRPC. A round is one draft
@@ -18,6 +18,7 @@ import statistics
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
 
@@ -185,19 +186,21 @@ def resident_mb(server: Server) -> dict[str, float]:
 @click.command(help=__doc__)
 @click.option("--seconds", type=click.FloatRange(min=0.1), default=6.0, show_default=True, help="Each point.")
 @click.option("--runs", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--row-by-row", is_flag=True, help="Engines answer each row of a request by itself.")
 @click.option("--json", "as_json", is_flag=True)
-def main(seconds: float, runs: int, as_json: bool) -> None:
+def main(seconds: float, runs: int, row_by_row: bool, as_json: bool) -> None:
     measured: dict[int, list[tuple[float, float]]] = {in_flight: [] for in_flight in IN_FLIGHT}
-    with tempfile.TemporaryDirectory() as folder:
-        with serve(scripted_repository(Path(folder)), FREE_PORTS) as server:
-            with grpc.insecure_channel(server.grpc_url) as channel:
-                load = Load(channel)
-                load.run(max(IN_FLIGHT), 1.0)
-                for _ in range(runs):
-                    for in_flight in IN_FLIGHT:
-                        rounds, elapsed, responses = load.run(in_flight, seconds)
-                        measured[in_flight].append((rounds / elapsed, responses))
-            memory = resident_mb(server)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        repository = scripted_repository(folder, row_by_row=row_by_row)
+        server = stack.enter_context(serve(repository, FREE_PORTS))
+        load = Load(stack.enter_context(grpc.insecure_channel(server.grpc_url)))
+        load.run(max(IN_FLIGHT), 1.0)
+        for _ in range(runs):
+            for in_flight in IN_FLIGHT:
+                rounds, elapsed, responses = load.run(in_flight, seconds)
+                measured[in_flight].append((rounds / elapsed, responses))
+        memory = resident_mb(server)
     result = {
         in_flight: {
             "rounds_per_s": statistics.median(rate for rate, _ in points),
@@ -211,10 +214,8 @@ def main(seconds: float, runs: int, as_json: bool) -> None:
     click.echo(f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}; {runs} runs")
     click.echo("in flight  rounds/s  ms a round each  responses a round")
     for in_flight, point in result.items():
-        rate = point["rounds_per_s"]
-        click.echo(
-            f"{in_flight:9}  {rate:8.0f}  {in_flight / rate * 1e3:15.2f}  {point['responses_per_round']:17.2f}"
-        )
+        rate, responses = point["rounds_per_s"], point["responses_per_round"]
+        click.echo(f"{in_flight:9}  {rate:8.0f}  {in_flight / rate * 1e3:15.2f}  {responses:17.2f}")
     click.echo("resident: " + ", ".join(f"{name} {size:.0f} MB" for name, size in memory.items()))
 
 

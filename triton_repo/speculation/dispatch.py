@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Hashable, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import Protocol
 
 from .engine_tensors import EngineRequest
@@ -22,8 +23,9 @@ from .loop import EngineCallError, Reply, Role
 WATCH_S = 0.25
 
 
-class Asked(Protocol):
-    """A call that an answer wants to have made."""
+@dataclass(frozen=True)
+class Asked:
+    """A call that an answer wants to have made, and how it travels."""
 
     engine: Role
     request: EngineRequest
@@ -91,9 +93,7 @@ class Dispatcher:
         max_rows: calls that travel as one request.
     """
 
-    def __init__(
-        self, ask: Ask, threads: Executor, *, timeouts_s: dict[Role, float], max_rows: int
-    ) -> None:
+    def __init__(self, ask: Ask, threads: Executor, *, timeouts_s: dict[Role, float], max_rows: int) -> None:
         self._ask = ask
         self._threads = threads
         self._timeouts_s = timeouts_s

@@ -11,7 +11,10 @@ LONGEST_PAUSE_S = 300.0
 
 
 class DraftGate:
-    """Shared by all answers. Each trial doubles the pause until the next; a draft that works opens the gate."""
+    """Shared by all answers.
+
+    Each trial doubles the pause until the next; a draft that works opens the gate.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -27,14 +27,11 @@ class Engines:
         self._lock = threading.Lock()
         self._ended: list[Any] = []
 
-    def is_cancelled(self, sender: Any) -> bool:
-        """Return whether a caller has gone."""
+    def take_ended(self) -> list[Any]:
+        """Return iterators that have ended, to be dropped as said above."""
         with self._lock:
-            # To be dropped on return.
             ended, self._ended = self._ended, []
-        cancelled = bool(sender.is_cancelled())
-        ended.clear()
-        return cancelled
+        return ended
 
     def ask(
         self, engine: Role, requests: Sequence[EngineRequest]

@@ -28,8 +28,7 @@ class Runtime:
         sampling = request.sampling
         if not self.knows_prompt_length and (sampling.presence_penalty or sampling.frequency_penalty):
             return (
-                "presence_penalty and frequency_penalty start anew with every round of "
-                f"{self.name} engines"
+                f"presence_penalty and frequency_penalty start anew with every round of {self.name} engines"
             )
         return ""
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import triton_python_backend_utils as pb
-
-from .answer import Answer, Caller
+from .answer import Answer
+from .callers import Caller, Callers
 from .dispatch import Dispatcher
 from .draft_gate import DraftGate
 from .engines import Engines
@@ -19,6 +17,7 @@ from .request import Limits, RequestError
 from .runtime import RUNTIMES
 from .tensors import Inputs, read_request
 from .tokenizer import Tokenizer
+
 
 class TritonPythonModel:
     """What Triton's Python backend loads."""
@@ -38,7 +37,6 @@ class TritonPythonModel:
         self._tokenizer = Tokenizer(Path(__file__).parent.parent / "tokenizer" / "tokenizer.json")
         self._runtime = RUNTIMES[settings["engine_runtime"]]
         self._capacity = int(settings["max_inflight_requests"])
-        self._free = threading.Semaphore(self._capacity)
         # Twice: an engine that does not answer keeps the threads that asked it.
         self._threads = ThreadPoolExecutor(2 * self._capacity)
         self._gate = DraftGate()
@@ -48,6 +46,7 @@ class TritonPythonModel:
                 "draft": settings["tensorrt_llm_draft_model_name"],
             }
         )
+        self._callers = Callers(self._engines.take_ended)
         self._dispatcher = Dispatcher(
             self._engines.ask,
             self._threads,
@@ -60,22 +59,19 @@ class TritonPythonModel:
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
-            if self._free.acquire(blocking=False):
-                self._threads.submit(self._serve, request)
+            is_full = len(self._callers) >= self._capacity
+            caller = self._callers.welcome(request.get_response_sender())
+            if is_full:
+                caller.turn_away(f"{self._capacity} requests are in flight; try again later")
             else:
-                message = f"busy: {self._capacity} requests are in flight; try again later"
-                error = pb.TritonError(message, pb.TritonError.UNAVAILABLE)
-                sender = request.get_response_sender()
-                sender.send(
-                    pb.InferenceResponse(error=error), flags=pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-                )
+                self._threads.submit(self._serve, request, caller)
 
     def finalize(self) -> None:
         self._dispatcher.close()
+        self._callers.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _serve(self, request: Any) -> None:
-        caller = Caller(request.get_response_sender(), on_end=self._free.release)
+    def _serve(self, request: Any, caller: Caller) -> None:
         try:
             answer = self._read(Inputs(request), caller)
         except RequestError as error:
@@ -98,7 +94,6 @@ class TritonPythonModel:
             request,
             output,
             caller,
-            self._engines,
             self._runtime,
             self._gate,
             draft_max_seq_len=self._limits.draft_max_seq_len,
