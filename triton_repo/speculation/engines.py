@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import threading
 from collections.abc import Generator, Mapping, Sequence
@@ -26,6 +27,9 @@ class Engines:
         self._models = models
         self._lock = threading.Lock()
         self._ended: list[Any] = []
+        # Ids must not meet those of another instance or of other clients: `stop` goes by them.
+        self._prefix = f"{secrets.token_hex(8)}-"
+        self._numbers = itertools.count()
 
     def take_ended(self) -> list[Any]:
         """Return iterators that have ended, to be dropped as said above."""
@@ -40,7 +44,7 @@ class Engines:
 
         Closing the generator before its end stops the engine.
         """
-        model, request_id = self._models[engine], secrets.token_hex(8)
+        model, request_id = self._models[engine], f"{self._prefix}{next(self._numbers)}"
         outputs = [*requests[0].outputs, *(["batch_index"] if len(requests) > 1 else [])]
         responses = _infer(model, request_id, stack(requests), outputs)
         try:
