@@ -237,11 +237,11 @@ def test_an_engine_that_does_not_answer_is_given_up(wedged: Role) -> None:
             assert answer.over.wait(LONG_S)
         released.set()
     if wedged == "target":
-        assert "no answer within 0.3 s" in {str(answer.error) for answer in made}
+        assert "the target engine gave no answer within 0.3 s" in {str(answer.error) for answer in made}
         return
     assert [answer.ids for answer in made] == [alone(request) for request in requests]
     reasons = {answer.generation.speculation.off_reason for answer in made}
-    assert "the draft failed: no answer within 0.3 s" in reasons
+    assert "the draft failed: the draft engine gave no answer within 0.3 s" in reasons
 
 
 def test_what_a_late_engine_says_is_dropped() -> None:

@@ -197,7 +197,7 @@ class Dispatcher:
         The thread that asked it is left to wait, and ends when it gets an answer after all.
         """
         timeout_s = self._timeouts_s[batch.engine]
-        error = EngineCallError(f"no answer within {timeout_s:g} s")
+        error = EngineCallError(f"the {batch.engine} engine gave no answer within {timeout_s:g} s")
         with self._lock:
             waiting = self._ready.pop(batch.kind, [])
         rows = [*batch.rows, *waiting]

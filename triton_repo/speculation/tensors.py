@@ -13,6 +13,7 @@ import numpy as np
 import triton_python_backend_utils as pb
 from numpy.typing import NDArray
 
+from .input_limits import check_sizes
 from .loop import Speculation
 from .output import Delta, Output
 from .request import GenerationRequest, Limits, RequestError, Sampling
@@ -64,6 +65,7 @@ def read_request(
 ) -> GenerationRequest:
     """Return the checked request; RequestError for what cannot be served."""
     _refuse_unsupported(inputs)
+    check_sizes(inputs.array, limits.max_seq_len)
     texts, ids = inputs.texts("text_input"), inputs.array("input_ids")
     if (not texts) == (ids is None):
         raise RequestError("exactly one of text_input and input_ids must be given")
