@@ -14,6 +14,7 @@ from tritonclient.utils import (
     triton_to_np_dtype,
 )
 
+from trtspec.client._metadata import Metadata, TensorSpec
 from trtspec.client._transport import InferRequest
 
 
@@ -39,6 +40,18 @@ def decode(message: Any) -> dict[str, NDArray[Any]]:
 def is_final(message: Any) -> bool:
     """Whether this ModelInferResponse is the last of its request."""
     return bool(message.parameters["triton_final_response"].bool_param)
+
+
+def read_metadata(server: Any, model: Any, config: Any) -> Metadata:
+    """Return what the answers to ServerMetadata, ModelMetadata and ModelConfig say together."""
+    return Metadata(
+        server_version=server.version,
+        model=model.name,
+        inputs={t.name: TensorSpec(t.datatype, tuple(t.shape)) for t in model.inputs},
+        outputs={t.name: TensorSpec(t.datatype, tuple(t.shape)) for t in model.outputs},
+        decoupled=config.model_transaction_policy.decoupled,
+        parameters={name: value.string_value for name, value in config.parameters.items()},
+    )
 
 
 def _to_bytes(array: NDArray[Any]) -> bytes:

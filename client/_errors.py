@@ -2,8 +2,9 @@
 
 ClientError (trtspec.errors)
 ├── InvalidArgument       a url, prompt or option that cannot be sent; nothing was
-└── CallFailed            something was sent; knows the request id and, if there is one, the status
+└── CallFailed            something was sent; knows the request id, the status and the server's words
     ├── ConnectionFailed  no server took the request: none there, not ready, or lost before it answered
+    ├── ServerBusy        the server takes no more at the moment
     ├── DeadlineExceeded  the time was up; the server's work is cancelled with it
     ├── RequestRefused    the server said no, and will again
     ├── ServerFailed      the server took the request and could not finish it
@@ -23,18 +24,26 @@ class CallFailed(ClientError):
     """A call that reached for the server and brought no whole answer.
 
     Attributes:
-        request_id: the id that the server's log has for it.
-        status: gRPC's name of what went wrong ("UNAVAILABLE"), "" when the server gave none.
+        request_id: the id that the server's log has for it, "" where a call has none.
+        status: what gRPC calls it ("UNAVAILABLE"), also over HTTP; "" when the server gave none.
+        server_message: what the server, or the connection to it, said; "" when nothing was.
     """
 
-    def __init__(self, message: str, *, request_id: str = "", status: str = "") -> None:
+    def __init__(
+        self, message: str, *, request_id: str = "", status: str = "", server_message: str = ""
+    ) -> None:
         super().__init__(message)
         self.request_id = request_id
         self.status = status
+        self.server_message = server_message
 
 
 class ConnectionFailed(CallFailed):
     """No server took the request."""
+
+
+class ServerBusy(CallFailed):
+    """The server takes no more at the moment."""
 
 
 class DeadlineExceeded(CallFailed):

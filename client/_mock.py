@@ -1,4 +1,4 @@
-"""A transport without a server, for the tests of applications."""
+"""Transports without a server, for the tests of applications."""
 
 from __future__ import annotations
 
@@ -6,10 +6,23 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
+from trtspec.client._metadata import Metadata, TensorSpec
+from trtspec.client._options import DATATYPES, Array
 from trtspec.client._results import Delta
 from trtspec.client._transport import Health, InferRequest, InferResponse
 
 Handler = Callable[[InferRequest], Iterable[Delta | InferResponse]]
+
+# What a client needs to know of a model made by trtspec.
+TRTSPEC_MODEL = Metadata(
+    server_version="mock",
+    model="tensorrt_llm_bls",
+    inputs={name: TensorSpec(datatype, (-1, -1)) for name, datatype in DATATYPES.items()},
+    outputs={
+        "text_output": TensorSpec("BYTES", (-1, -1)),
+        "num_rounds": TensorSpec("INT32", (-1, 1)),
+    },
+)
 
 
 class MockTransport:
@@ -21,36 +34,94 @@ class MockTransport:
     After deltas comes a last response that ends the answer with "stop"; a handler that yields
     InferResponse objects says everything itself.
 
+    Args:
+        metadata: the model to be; by default one made by trtspec.
+        metrics: what the server's metrics are, in Prometheus' text format.
+
     Attributes:
         requests: what was asked, in order.
         closed_early: ids of the requests whose stream was closed before its end.
     """
 
-    def __init__(self, handler: Handler, *, ready: bool = True) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        ready: bool = True,
+        metadata: Metadata = TRTSPEC_MODEL,
+        metrics: str = "",
+    ) -> None:
         self._handler = handler
         self._ready = ready
+        self._metadata = metadata
+        self._metrics = metrics
         self.requests: list[InferRequest] = []
         self.closed_early: list[str] = []
 
-    def stream(self, request: InferRequest) -> _MockResponses:
+    def stream(self, request: InferRequest) -> MockResponses:
         self.requests.append(request)
-        return _MockResponses(_respond(self._handler(request)), lambda: self.closed_early.append(request.id))
+        return MockResponses(_respond(self._handler(request)), lambda: self.closed_early.append(request.id))
+
+    def metadata(self, model: str, timeout_s: float | None) -> Metadata:
+        return self._metadata
 
     def health(self, model: str, timeout_s: float) -> Health:
         return Health(live=True, ready=self._ready, model_ready=self._ready)
+
+    def metrics(self, timeout_s: float) -> str:
+        return self._metrics
 
     def close(self) -> None:
         """There is nothing to close."""
 
 
-class _MockResponses:
+class AsyncMockTransport:
+    """As MockTransport, for AsyncClient; `mock` holds what was asked."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        ready: bool = True,
+        metadata: Metadata = TRTSPEC_MODEL,
+        metrics: str = "",
+    ) -> None:
+        self.mock = MockTransport(handler, ready=ready, metadata=metadata, metrics=metrics)
+
+    @property
+    def requests(self) -> list[InferRequest]:
+        return self.mock.requests
+
+    @property
+    def closed_early(self) -> list[str]:
+        return self.mock.closed_early
+
+    def stream(self, request: InferRequest) -> AsyncMockResponses:
+        return AsyncMockResponses(self.mock.stream(request))
+
+    async def metadata(self, model: str, timeout_s: float | None) -> Metadata:
+        return self.mock.metadata(model, timeout_s)
+
+    async def health(self, model: str, timeout_s: float) -> Health:
+        return self.mock.health(model, timeout_s)
+
+    async def metrics(self, timeout_s: float) -> str:
+        return self.mock.metrics(timeout_s)
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+
+class MockResponses:
+    """The responses of one request."""
+
     def __init__(self, responses: Iterator[InferResponse], on_early_close: Callable[[], None]) -> None:
         self._responses = responses
         self._on_early_close = on_early_close
         self._over = False
         self._closed = False
 
-    def __iter__(self) -> _MockResponses:
+    def __iter__(self) -> MockResponses:
         return self
 
     def __next__(self) -> InferResponse:
@@ -70,6 +141,25 @@ class _MockResponses:
             self._on_early_close()
 
 
+class AsyncMockResponses:
+    """The responses of one request."""
+
+    def __init__(self, responses: MockResponses) -> None:
+        self._responses = responses
+
+    def __aiter__(self) -> AsyncMockResponses:
+        return self
+
+    async def __anext__(self) -> InferResponse:
+        response = next(self._responses, None)
+        if response is None:
+            raise StopAsyncIteration
+        return response
+
+    def close(self) -> None:
+        self._responses.close()
+
+
 def _respond(items: Iterable[Delta | InferResponse]) -> Iterator[InferResponse]:
     written = 0
     for item in items:
@@ -85,7 +175,7 @@ def _respond(items: Iterable[Delta | InferResponse]) -> Iterator[InferResponse]:
     yield InferResponse({**last, "finish_reason": np.array([[b"stop"]], object)}, final=True)
 
 
-def _outputs(delta: Delta) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]]:
+def _outputs(delta: Delta) -> dict[str, Array]:
     return {
         "text_output": np.array([[delta.text.encode()]], object),
         "output_ids": np.array([delta.token_ids], np.int32),

@@ -1,24 +1,37 @@
 """What a caller may ask for, and the tensors it becomes.
 
-The tensors are those of NVIDIA's `tensorrt_llm_bls` (TensorRT-LLM 1.2.1), plus `input_ids`. Only what
-was given is sent: the server's defaults hold for the rest.
+The tensors are those of NVIDIA's `tensorrt_llm_bls` (TensorRT-LLM 1.2.1), plus `input_ids`, `messages`
+and `return_prompt_ids`. Only what was given is sent: the server's defaults hold for the rest.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trtspec.client._errors import InvalidArgument
 
-Prompt = str | Sequence[int]
+
+class Message(TypedDict):
+    """One turn of a conversation; roles are those of the model's chat template."""
+
+    role: str
+    content: str
+
+
+# Text, token ids, or a conversation, to which the server applies the model's chat template.
+Prompt = str | Sequence[int] | Sequence[Message]
 Words = str | Sequence[str]
 Array = NDArray[Any]
 
 DEFAULT_MAX_TOKENS = 128
+# What num_draft_tokens "auto" is sent as.
+AUTO = -1
 
 
 class Options(TypedDict, total=False):
@@ -28,10 +41,11 @@ class Options(TypedDict, total=False):
     one word.
     """
 
-    # Tokens to generate at most; 128.
+    # Tokens to generate at most; 128. 0: only read the prompt.
     max_tokens: int
-    # γ, the tokens drafted ahead; the answer does not depend on it. 0: without a draft.
-    num_draft_tokens: int
+    # γ, the tokens drafted ahead; the answer does not depend on it. 0: without a draft; "auto": as many
+    # as pay, by what the server sees being accepted.
+    num_draft_tokens: int | Literal["auto"]
     # Strings that end the answer, left out of it.
     stop_words: Words
     # Strings that must not be generated.
@@ -53,6 +67,10 @@ class Options(TypedDict, total=False):
     return_log_probs: bool
     # Accept by the ratio of probabilities in place of exact match.
     use_draft_logits: bool
+    # The prompt's token ids, as the server reads them.
+    return_prompt_ids: bool
+    # Counts and times from a server of NVIDIA's; ours gives them unasked.
+    return_perf_metrics: bool
 
 
 _WORDS = ("stop_words", "bad_words")
@@ -62,11 +80,26 @@ _SCALARS: dict[str, type[np.generic]] = {
     **dict.fromkeys(("repetition_penalty", "presence_penalty", "frequency_penalty"), np.float32),
     "seed": np.uint64,
     **dict.fromkeys(("return_log_probs", "use_draft_logits"), np.bool_),
+    **dict.fromkeys(("return_prompt_ids", "return_perf_metrics"), np.bool_),
+}
+_TRITON_TYPES: dict[type[np.generic], str] = {
+    np.int32: "INT32",
+    np.uint64: "UINT64",
+    np.float32: "FP32",
+    np.bool_: "BOOL",
+}
+# Every input that a request may have, with Triton's name of its type.
+DATATYPES: dict[str, str] = {
+    **{name: _TRITON_TYPES[dtype] for name, dtype in _SCALARS.items()},
+    **dict.fromkeys((*_WORDS, "text_input", "messages", "embedding_bias_words"), "BYTES"),
+    "input_ids": "INT32",
+    "embedding_bias_weights": "FP32",
+    **dict.fromkeys(("stream", "exclude_input_in_output"), "BOOL"),
 }
 
 
 def tensors(prompt: Prompt, options: Options, *, stream: bool) -> dict[str, Array]:
-    """Return the inputs of one request, each with the leading batch dimension of 1.
+    """Return what a request says, as one-dimensional arrays by name.
 
     Raises:
         TypeError: for an option there is not, as Python does.
@@ -77,8 +110,10 @@ def tensors(prompt: Prompt, options: Options, *, stream: bool) -> dict[str, Arra
         raise TypeError(
             f"no such option: {', '.join(unknown)}; there are {', '.join(Options.__annotations__)}"
         )
+    if given.get("num_draft_tokens") == "auto":
+        given["num_draft_tokens"] = AUTO
     # The prompt is never echoed: the caller has it.
-    inputs = {"stream": np.array([[stream]]), "exclude_input_in_output": np.array([[True]])}
+    inputs = {"stream": np.array([stream]), "exclude_input_in_output": np.array([True])}
     inputs |= _prompt(prompt)
     for name, value in given.items():
         if name == "embedding_bias":
@@ -89,21 +124,35 @@ def tensors(prompt: Prompt, options: Options, *, stream: bool) -> dict[str, Arra
     return {name: array for name, array in inputs.items() if array.size}
 
 
-def _prompt(prompt: Prompt) -> dict[str, Array]:
+def _prompt(prompt: object) -> dict[str, Array]:
     if isinstance(prompt, str):
         return {"text_input": _words("prompt", prompt)}
+    if isinstance(prompt, Sequence) and prompt and all(isinstance(turn, Mapping) for turn in prompt):
+        return {"messages": _messages(prompt)}
     ids = np.asarray(prompt)
     if ids.ndim != 1 or not ids.size or ids.dtype.kind not in "iu":
-        raise InvalidArgument(f"prompt: found {prompt!r:.60}, expected a string or some token ids")
+        raise InvalidArgument(
+            f"prompt: found {prompt!r:.60}, expected a string, some token ids, or some messages"
+        )
     if ids.min() < 0 or ids.max() > np.iinfo(np.int32).max:
         raise InvalidArgument(
             f"prompt: found token ids from {ids.min()} to {ids.max()}, expected 0 to {np.iinfo(np.int32).max}"
         )
-    return {"input_ids": ids.astype(np.int32)[None]}
+    return {"input_ids": ids.astype(np.int32)}
+
+
+def _messages(messages: Sequence[Mapping[str, object]]) -> Array:
+    for number, message in enumerate(messages):
+        if set(message) != {"role", "content"} or not all(isinstance(v, str) for v in message.values()):
+            raise InvalidArgument(
+                f"messages[{number}]: found {dict(message)!r:.60}, expected the strings role and content"
+            )
+        _words(f"messages[{number}]", list(message.values()))
+    return _words("messages", json.dumps([dict(message) for message in messages], ensure_ascii=False))
 
 
 def _scalar(name: str, value: object) -> Array:
-    return np.array([[_checked(name, value, _SCALARS[name])]], _SCALARS[name])
+    return np.array([_checked(name, value, _SCALARS[name])], _SCALARS[name])
 
 
 def _bias(name: str, value: object) -> dict[str, Array]:
@@ -112,7 +161,7 @@ def _bias(name: str, value: object) -> dict[str, Array]:
     weights = [_checked(name, weight, np.float32) for weight in value.values()]
     return {
         "embedding_bias_words": _words(name, list(value)),
-        "embedding_bias_weights": np.array([weights], np.float32),
+        "embedding_bias_weights": np.array(weights, np.float32),
     }
 
 
@@ -122,7 +171,9 @@ def _checked(name: str, value: object, dtype: type[np.generic]) -> object:
     if issubclass(dtype, np.bool_):
         fits, expected = is_bool, "True or False"
     elif issubclass(dtype, np.floating):
-        fits, expected = isinstance(value, int | float | np.number) and not is_bool, "a number"
+        is_number = isinstance(value, int | float | np.integer | np.floating) and not is_bool
+        # JSON has neither infinity nor nan, and no model a use for them.
+        fits, expected = is_number and _is_finite(value, dtype), "a finite number"
     else:
         low, high = np.iinfo(dtype).min, np.iinfo(dtype).max  # type: ignore[type-var]
         fits = isinstance(value, int | np.integer) and not is_bool and bool(low <= value <= high)
@@ -132,12 +183,16 @@ def _checked(name: str, value: object, dtype: type[np.generic]) -> object:
     return value
 
 
+def _is_finite(value: Any, dtype: type[np.floating[Any]]) -> bool:
+    return math.isfinite(value) and abs(value) <= np.finfo(dtype).max
+
+
 def _words(name: str, value: object) -> Array:
     words = [value] if isinstance(value, str) else value
     if not isinstance(words, Collection) or not all(isinstance(word, str) for word in words):
         raise InvalidArgument(f"{name}: found {value!r:.60}, expected a string or some strings")
     try:
-        return np.array([[word.encode() for word in words]], dtype=object)
+        return np.array([word.encode() for word in words], dtype=object)
     except UnicodeEncodeError as error:
         raise InvalidArgument(
             f"{name}: found {error.object[error.start]!r} at character {error.start}, which is no text "

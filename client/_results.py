@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -34,11 +34,13 @@ class Speculation:
     own. Calls without a draft are not counted: each brings one token.
     """
 
+    # 0 from a server that counts tokens only, as NVIDIA's do.
     rounds: int
     proposed: int
     accepted: int
-    # per_position[i]: in how many rounds the draft token at position i was kept.
-    per_position: tuple[int, ...] = ()
+    # [i]: in how many rounds the draft token at position i was kept, and in how many there was one.
+    accepted_per_position: tuple[int, ...] = ()
+    proposed_per_position: tuple[int, ...] = ()
     # Why the answer, or the rest of it, was written without a draft although one was asked for; or "".
     off_reason: str = ""
 
@@ -48,9 +50,52 @@ class Speculation:
         return self.accepted / self.proposed if self.proposed else 0.0
 
     @property
+    def mean_draft_tokens(self) -> float:
+        """The draft tokens of a round on average: γ, or less near limits and where γ adapts itself."""
+        return self.proposed / self.rounds if self.rounds else 0.0
+
+    @property
     def tokens_per_target_call(self) -> float:
         """Tokens that a round brings on average, 1 to γ + 1; 1 when there was none."""
         return 1 + self.accepted / self.rounds if self.rounds else 1.0
+
+
+@dataclass(frozen=True)
+class ServerTimes:
+    """When the server did what, in nanoseconds of a clock of its own: only differences mean something."""
+
+    arrival_ns: int
+    first_scheduled_ns: int
+    first_token_ns: int
+    last_token_ns: int
+
+    @property
+    def queued_s(self) -> float:
+        """From arrival until work began."""
+        return (self.first_scheduled_ns - self.arrival_ns) / 1e9
+
+    @property
+    def first_token_s(self) -> float:
+        """From arrival to the first token."""
+        return (self.first_token_ns - self.arrival_ns) / 1e9
+
+    @property
+    def total_s(self) -> float:
+        """From arrival to the last token."""
+        return (self.last_token_ns - self.arrival_ns) / 1e9
+
+
+@dataclass(frozen=True)
+class Timings:
+    """How long it took, seen from here: from asking, attempts before the one that succeeded included."""
+
+    # None: nothing came. Of a whole answer that was not streamed, when it was there.
+    first_delta_s: float | None
+    total_s: float
+    # How often was asked.
+    attempts: int = 1
+    # None where the server does not say.
+    server: ServerTimes | None = None
 
 
 @dataclass(frozen=True)
@@ -70,4 +115,8 @@ class Generation:
     stop_reason: str = ""
     usage: Usage | None = None
     speculation: Speculation | None = None
+    # Empty unless asked for with return_prompt_ids.
+    prompt_ids: tuple[int, ...] = ()
     request_id: str = ""
+    # Two answers that are equal need not have taken equally long.
+    timings: Timings | None = field(default=None, compare=False)

@@ -1,16 +1,14 @@
-"""Responses in, deltas out, and the whole answer at the end."""
+"""An answer that is coming."""
 
 from __future__ import annotations
 
-import codecs
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, cast
 
-from numpy.typing import NDArray
-
-from trtspec.client._errors import CallFailed, StreamBroken
-from trtspec.client._results import Delta, FinishReason, Generation, Speculation, Usage
-from trtspec.client._transport import InferResponse, Responses
+from trtspec.client._answer import Answer
+from trtspec.client._errors import CallFailed
+from trtspec.client._results import Delta, Generation
+from trtspec.client._transport import AsyncResponses, AsyncTransport, Transport
 
 
 class Stream:
@@ -20,17 +18,15 @@ class Stream:
     `close` may be called from any.
     """
 
-    def __init__(self, request_id: str, responses: Responses) -> None:
-        self.request_id = request_id
-        self._responses = responses
-        # A server may cut between the bytes of a character; ours does not.
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._deltas: list[Delta] = []
-        # The newest of each output: the last response sums up, and an empty one may follow it.
-        self._outputs: dict[str, NDArray[Any]] = {}
-        self._result: Generation | None = None
-        self._error: CallFailed | None = None
-        self._closed = False
+    def __init__(self, answer: Answer, transport: Transport, sleep: Callable[[float], object]) -> None:
+        self._answer = answer
+        self._transport = transport
+        self._sleep = sleep
+        self._responses = transport.stream(answer.request())
+
+    @property
+    def request_id(self) -> str:
+        return self._answer.request_id
 
     def __enter__(self) -> Stream:
         return self
@@ -49,18 +45,16 @@ class Stream:
         Raises:
             CallFailed: what ended the answer; again when called again.
         """
-        if self._error:
-            raise self._error
-        while self._result is None:
-            response = self._receive()
-            if response is None:
-                self._result = self._generation(cancelled=True)
-                break
-            delta = self._take(response)
-            if response.final:
-                self._result = self._generation()
-            if delta != Delta():
+        while not self._answer.over:
+            try:
+                response = next(self._responses, None)
+            except CallFailed as error:
+                self._ask_again(self._answer.failed(error))
+                continue
+            delta = self._answer.take(response)
+            if delta is not None:
                 return delta
+        self._answer.raise_failure()
         raise StopIteration
 
     @property
@@ -71,79 +65,94 @@ class Stream:
         """
         for _ in self:
             pass
-        assert self._result is not None
-        return self._result
+        return self._answer.result
 
     def close(self) -> None:
         """Cancel what the server is still doing. Returns at once; does nothing after the end."""
-        self._closed = True
+        self._answer.closed = True
         self._responses.close()
 
-    def _receive(self) -> InferResponse | None:
-        """Return the next response, None when the stream was closed here."""
-        try:
-            response = next(self._responses, None)
-        except CallFailed as error:
+    def _ask_again(self, wait_s: float) -> None:
+        if self._answer.over:
+            return
+        self._sleep(wait_s)
+        self._responses = self._transport.stream(self._answer.request())
+        if self._answer.closed:  # in the meantime, by another thread, which closed what was there before
+            self._responses.close()
+
+
+class AsyncStream:
+    """As Stream, with `async with`, `async for` and `await stream.result`.
+
+    One task iterates; the request goes out when it asks for the first delta.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[], Awaitable[Answer]],
+        transport: AsyncTransport,
+        sleep: Callable[[float], Awaitable[object]],
+    ) -> None:
+        self._begin = begin
+        self._transport = transport
+        self._sleep = sleep
+        self._answer: Answer | None = None
+        self._responses: AsyncResponses | None = None
+        self._closed = False
+
+    @property
+    def request_id(self) -> str:
+        """The id that the server's log has for it; "" until the request has gone out."""
+        return self._answer.request_id if self._answer else ""
+
+    async def __aenter__(self) -> AsyncStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __aiter__(self) -> AsyncStream:
+        return self
+
+    async def __anext__(self) -> Delta:
+        """Return what the next response adds; errors as for Stream."""
+        if self._answer is None:
             if self._closed:
-                return None
-            self._error = error
-            raise
-        if response is None and not self._closed:
-            self._error = StreamBroken(
-                f"request {self.request_id}: the server ended the stream without a last response; "
-                "look into its log",
-                request_id=self.request_id,
-            )
-            raise self._error
-        return response
+                raise StopAsyncIteration
+            self._answer = await self._begin()
+        answer = self._answer
+        answer.closed = self._closed
+        while not answer.over:
+            if self._responses is None:
+                self._responses = self._transport.stream(answer.request())
+                if self._closed:
+                    self._responses.close()
+            try:
+                response = await anext(self._responses, None)
+            except CallFailed as error:
+                wait_s = answer.failed(error)
+                self._responses = None
+                await self._sleep(0 if answer.over else wait_s)
+                continue
+            delta = answer.take(response)
+            if delta is not None:
+                return delta
+        answer.raise_failure()
+        raise StopAsyncIteration
 
-    def _take(self, response: InferResponse) -> Delta:
-        outputs = response.outputs
-        self._outputs.update(outputs)
-        piece = b"".join(outputs["text_output"].flat) if "text_output" in outputs else b""
-        delta = Delta(
-            self._decoder.decode(piece, final=response.final),
-            _values(outputs.get("output_ids")),
-            _values(outputs.get("output_log_probs")),
-        )
-        self._deltas.append(delta)
-        return delta
+    @property
+    async def result(self) -> Generation:
+        """The whole answer; waits for what has not come yet."""
+        async for _ in self:
+            pass
+        return self._answer.result if self._answer else Generation("", finish_reason="cancelled")
 
-    def _generation(self, *, cancelled: bool = False) -> Generation:
-        reason = "cancelled" if cancelled else self._text("finish_reason")
-        return Generation(
-            text="".join(delta.text for delta in self._deltas),
-            token_ids=tuple(i for delta in self._deltas for i in delta.token_ids),
-            log_probs=tuple(p for delta in self._deltas for p in delta.log_probs),
-            finish_reason=cast(FinishReason, reason) if reason else None,
-            stop_reason=self._text("stop_reason"),
-            usage=self._usage(),
-            speculation=self._speculation(),
-            request_id=self.request_id,
-        )
-
-    def _usage(self) -> Usage | None:
-        if "num_output_tokens" not in self._outputs:
-            return None
-        return Usage(self._count("num_input_tokens"), self._count("num_output_tokens"))
-
-    def _speculation(self) -> Speculation | None:
-        if "num_rounds" not in self._outputs:
-            return None
-        return Speculation(
-            rounds=self._count("num_rounds"),
-            proposed=self._count("total_draft_tokens"),
-            accepted=self._count("total_accepted_draft_tokens"),
-            per_position=_values(self._outputs.get("accepted_per_position")),
-            off_reason=self._text("speculation_off_reason"),
-        )
-
-    def _count(self, name: str) -> int:
-        return int(self._outputs[name].flat[0]) if name in self._outputs else 0
-
-    def _text(self, name: str) -> str:
-        return self._outputs[name].flat[0].decode(errors="replace") if name in self._outputs else ""
-
-
-def _values(array: NDArray[Any] | None) -> tuple[Any, ...]:
-    return () if array is None else tuple(array.ravel().tolist())
+    async def close(self) -> None:
+        """Cancel what the server is still doing; does nothing after the end."""
+        self._closed = True
+        if self._answer is not None:
+            self._answer.closed = True
+        if self._responses is not None:
+            self._responses.close()

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+from triton_models_double import TRTSPEC, Model
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
-_FORMATS = {"INT32": "i", "FP32": "f", "UINT64": "Q", "BOOL": "?"}
+_FORMATS = {"INT32": "i", "INT64": "q", "FP32": "f", "UINT64": "Q", "BOOL": "?"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ def last(
     counts = {"num_input_tokens": prompt_tokens, "num_output_tokens": tokens, "num_rounds": 3}
     drafts = {"total_draft_tokens": 8, "total_accepted_draft_tokens": 6}
     words = {"finish_reason": finish, "stop_reason": "", "speculation_off_reason": ""}
-    return Step(text, ids, more={**counts, **drafts, **words, "accepted_per_position": [3, 2, 1]})
+    positions = {"accepted_per_position": [3, 2, 1], "proposed_per_position": [3, 3, 2]}
+    return Step(text, ids, more={**counts, **drafts, **words, **positions})
 
 
 @dataclass
@@ -80,17 +82,45 @@ class ScriptedServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ig
     """Serves `script` at `url` while the block runs.
 
     After the script's steps comes an empty final response, as Triton sends it for a decoupled
-    model, unless a step was final or `ends` is False.
+    model, unless a step was final or `ends` is False. Inputs that a model has not, or has otherwise,
+    are refused before the script sees them.
+
+    Args:
+        models: what is served.
+        hangs_up: whether a call is ended when its last response was sent.
+        credentials: of grpc; None: not encrypted.
     """
 
-    def __init__(self, script: Script, *, port: int = 0, ends: bool = True, ready: bool = True) -> None:
+    def __init__(
+        self,
+        script: Script,
+        *,
+        models: Sequence[Model] = (TRTSPEC,),
+        port: int = 0,
+        ends: bool = True,
+        ready: bool = True,
+        hangs_up: bool = True,
+        credentials: Any = None,
+    ) -> None:
         self.asked: list[Asked] = []
+        # The metadata of calls that ask no model anything.
+        self.questions: list[tuple[str, dict[str, str]]] = []
         self._script = script
+        self._models = {model.name: model for model in models}
         self._ends = ends
         self._ready = ready
-        self._server = grpc.server(ThreadPoolExecutor(32))
+        self._hangs_up = hangs_up
+        # As Triton's: a large request is the model's to refuse.
+        options = [("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)]
+        self._server = grpc.server(ThreadPoolExecutor(64), options=options)
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self._server)
-        self.url = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{port}')}"
+        address = f"127.0.0.1:{port}"
+        bound = (
+            self._server.add_insecure_port(address)
+            if credentials is None
+            else self._server.add_secure_port(address, credentials)
+        )
+        self.url = f"127.0.0.1:{bound}"
 
     def __enter__(self) -> ScriptedServer:
         self._server.start()
@@ -106,13 +136,43 @@ class ScriptedServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ig
         return pb.ServerReadyResponse(ready=True)
 
     def ModelReady(self, request: Any, context: Any) -> Any:
-        return pb.ModelReadyResponse(ready=self._ready and request.name == "tensorrt_llm_bls")
+        return pb.ModelReadyResponse(ready=self._ready and request.name in self._models)
+
+    def ServerMetadata(self, request: Any, context: Any) -> Any:
+        return pb.ServerMetadataResponse(name="triton", version="2.51.0")
+
+    def ModelMetadata(self, request: Any, context: Any) -> Any:
+        model = self._model(request, context)
+        message = pb.ModelMetadataResponse(name=model.name, versions=["1"], platform="python")
+        for side, tensors in ((message.inputs, model.inputs), (message.outputs, model.outputs)):
+            for name, (datatype, shape) in tensors.items():
+                side.add(name=name, datatype=datatype, shape=shape)
+        return message
+
+    def ModelConfig(self, request: Any, context: Any) -> Any:
+        model = self._model(request, context)
+        message = pb.ModelConfigResponse()
+        message.config.model_transaction_policy.decoupled = model.decoupled
+        for name, value in model.parameters.items():
+            message.config.parameters[name].string_value = value
+        return message
+
+    def _model(self, request: Any, context: Any) -> Model:
+        self.questions.append((request.name, dict(context.invocation_metadata())))
+        if request.name not in self._models:
+            words = f"Request for unknown model: '{request.name}' is not found"
+            context.abort(grpc.StatusCode.NOT_FOUND, words)
+        return self._models[request.name]
 
     def ModelStreamInfer(self, request_iterator: Any, context: Any) -> Iterator[Any]:
         for message in request_iterator:
             asked = _unpack(message, dict(context.invocation_metadata()))
             context.add_callback(asked.over.set)
             self.asked.append(asked)
+            if refusal := self._models[asked.model].refusal(asked.tensors):
+                asked.finished = True
+                yield _fault(Fault(refusal), asked, context)
+                return
             final = False
             for step in self._script(asked):
                 if isinstance(step, Fault):
@@ -124,6 +184,8 @@ class ScriptedServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ig
             asked.finished = not asked.over.is_set()
             if self._ends and not final:
                 yield _response(asked, Step(final=True))
+            if not self._hangs_up:
+                asked.over.wait(20)
 
 
 def _fault(fault: Fault, asked: Asked, context: Any) -> Any:
@@ -152,7 +214,7 @@ def _pack(name: str, value: Any) -> tuple[str, list[int], bytes]:
         data = value.encode() if isinstance(value, str) else value
         return "BYTES", [1, 1], struct.pack("<I", len(data)) + data
     values = value if isinstance(value, list) else [value]
-    datatype = "FP32" if "log_probs" in name else "INT32"
+    datatype = "FP32" if "log_probs" in name else "INT64" if name.endswith("_ns") else "INT32"
     shape = [1, 1, len(values)] if "log_probs" in name else [1, len(values)]
     return datatype, shape, struct.pack(f"<{len(values)}{_FORMATS[datatype]}", *values)
 

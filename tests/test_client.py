@@ -54,6 +54,9 @@ OPTIONS: dict[str, tuple[Any, list[tuple[str, str, list[Any]]]]] = {
     ),
     "return_log_probs": (True, [("return_log_probs", "bool", [True])]),
     "use_draft_logits": (True, [("use_draft_logits", "bool", [True])]),
+    "return_prompt_ids": (True, [("return_prompt_ids", "bool", [True])]),
+    # Our model says it without being asked.
+    "return_perf_metrics": (True, []),
 }
 ALWAYS = {"text_input", "max_tokens", "stream", "exclude_input_in_output"}
 
@@ -92,7 +95,7 @@ def test_every_error_is_exported_and_in_the_drawn_tree() -> None:
 
 
 def test_importing_the_client_brings_no_heavy_library() -> None:
-    heavy = "{'torch', 'transformers', 'tokenizers', 'pydantic', 'rich', 'click', 'scipy'}"
+    heavy = "{'torch', 'transformers', 'tokenizers', 'pydantic', 'rich', 'click', 'scipy', 'aiohttp'}"
     code = f"import sys, trtspec.client; assert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -130,18 +133,35 @@ def test_a_prompt_that_is_neither_text_nor_ids_is_refused(prompt: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    "messages",
+    [[{"role": "user"}], [{"role": "user", "content": 1}], [{"role": "a", "content": "b", "c": "d"}]],
+)
+def test_messages_of_another_form_are_refused_by_their_number(messages: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"^messages\[0\]: found .*, expected the strings role and"):
+        ask(messages)
+
+
+def test_auto_leaves_the_draft_length_to_the_server() -> None:
+    assert ask(num_draft_tokens="auto").inputs["num_draft_tokens"].tolist() == [[-1]]
+
+
+@pytest.mark.parametrize(
     ("option", "value", "expected"),
     [
         ("max_tokens", 2**31, "a whole number from -2147483648 to 2147483647"),
         ("max_tokens", 1.0, "a whole number"),
         ("max_tokens", True, "a whole number"),
         ("seed", -1, "a whole number from 0 to 18446744073709551615"),
-        ("temperature", "hot", "a number"),
-        ("temperature", None, "a number"),
+        ("temperature", "hot", "a finite number"),
+        ("temperature", None, "a finite number"),
+        ("temperature", float("nan"), "a finite number"),
+        ("top_p", float("inf"), "a finite number"),
+        ("temperature", 1e39, "a finite number"),
+        ("num_draft_tokens", "some", "a whole number"),
         ("return_log_probs", 1, "True or False"),
         ("stop_words", [1], "a string or some strings"),
         ("stop_words", 5, "a string or some strings"),
-        ("embedding_bias", {"a": "b"}, "a number"),
+        ("embedding_bias", {"a": "b"}, "a finite number"),
     ],
 )
 def test_a_value_that_its_tensor_cannot_hold_is_refused(option: str, value: Any, expected: str) -> None:
@@ -266,11 +286,12 @@ def test_a_mock_says_what_it_was_asked_and_counts_what_it_says() -> None:
 
 
 def test_speculation_counts_what_a_target_call_brings() -> None:
-    speculation = Speculation(rounds=4, proposed=12, accepted=6, per_position=(3, 2, 1))
+    speculation = Speculation(rounds=4, proposed=12, accepted=6, accepted_per_position=(3, 2, 1))
+    assert speculation.mean_draft_tokens == 3.0
     assert speculation.acceptance == 0.5
     assert speculation.tokens_per_target_call == 2.5
     nothing = Speculation(rounds=0, proposed=0, accepted=0)
-    assert (nothing.acceptance, nothing.tokens_per_target_call) == (0.0, 1.0)
+    assert (nothing.acceptance, nothing.tokens_per_target_call, nothing.mean_draft_tokens) == (0.0, 1.0, 0.0)
 
 
 def test_a_failed_call_knows_its_request_and_status() -> None:

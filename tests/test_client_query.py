@@ -62,7 +62,8 @@ def test_json_is_one_object_with_everything() -> None:
         "rounds": 3,
         "proposed": 8,
         "accepted": 6,
-        "per_position": [3, 2, 1],
+        "accepted_per_position": [3, 2, 1],
+        "proposed_per_position": [3, 3, 2],
         "off_reason": "",
         "acceptance": 0.75,
         "tokens_per_target_call": 3.0,
@@ -112,7 +113,17 @@ def test_a_refusal_is_one_line_and_exit_code_1() -> None:
     )
 
 
-@pytest.mark.parametrize("args", [[], ["x", "--seed", "one"], ["x", "--timeout", "0"], ["x", "y"]])
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        ["x", "--seed", "one"],
+        ["x", "--timeout", "0"],
+        ["x", "--timeout", "inf"],
+        ["x", "--timeout", "nan"],
+        ["x", "y"],
+    ],
+)
 def test_wrong_usage_is_exit_code_2(args: list[str]) -> None:
     code, out, err = query(*args)
     assert (code, out) == (2, b"")

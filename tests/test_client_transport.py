@@ -22,6 +22,7 @@ from trtspec.client import (
     Health,
     InvalidArgument,
     RequestRefused,
+    ServerBusy,
     ServerFailed,
     Speculation,
     StreamBroken,
@@ -68,7 +69,7 @@ def test_a_whole_answer_holds_everything_the_server_says() -> None:
     assert (answer.text, answer.token_ids, answer.log_probs) == ("Hello", (5, 6, 7), (-0.5, -0.25))
     assert (answer.finish_reason, answer.stop_reason) == ("length", "")
     assert answer.usage == Usage(4, 3)
-    assert answer.speculation == Speculation(3, 8, 6, (3, 2, 1), "")
+    assert answer.speculation == Speculation(3, 8, 6, (3, 2, 1), (3, 3, 2), "")
     assert answer.request_id == server.asked[0].id
 
 
@@ -118,6 +119,7 @@ def test_an_answer_larger_than_grpcs_own_limit_arrives() -> None:
         (Fault("refused: top_p is 2"), RequestRefused, "refused: top_p is 2"),
         (Fault("failed: engine died"), ServerFailed, "the server failed: engine died; look into its log"),
         (Fault("engine died", "INTERNAL"), ServerFailed, "the server failed: engine died; look into its log"),
+        (Fault("busy: 64 requests are in flight"), ServerBusy, "busy: 64 requests are in flight"),
         (Fault("not ready", "UNAVAILABLE"), ConnectionFailed, "no server took the request: not ready"),
     ],
 )
@@ -256,14 +258,17 @@ def test_many_threads_may_share_a_client() -> None:
 
 
 def test_health_tells_server_and_model_apart() -> None:
-    with ScriptedServer(endless) as server, Client(server.url) as client:
-        assert client.health() == Health(live=True, ready=True, model_ready=True)
+    with ScriptedServer(lambda _: [last()]) as server, Client(server.url) as client:
+        assert client.health() == Health(live=True, ready=True, model_ready=True, canary=True)
         assert client.is_ready()
     with ScriptedServer(endless, ready=False) as server, Client(server.url) as client:
-        assert client.health() == Health(live=True, ready=True, model_ready=False)
+        assert client.health(canary=False) == Health(live=True, ready=True, model_ready=False)
         assert not client.is_ready()
     with Client("localhost:1") as client:
-        assert client.health() == Health()
+        assert client.health(canary=False) == Health()
+        health = client.health()
+        assert (health.live, health.canary, health.healthy) == (False, False, False)
+        assert health.detail.startswith("localhost:1: no server")
         assert not client.is_ready()
 
 
@@ -278,24 +283,3 @@ def test_a_server_that_comes_up_later_is_noticed() -> None:
 
 def _becomes(condition: Callable[[], bool]) -> bool:
     return any(condition() or threading.Event().wait(0.05) for _ in range(400))
-
-
-@pytest.mark.parametrize(
-    ("url", "address"),
-    [
-        ("gpu-host", "gpu-host:8001"),
-        ("grpc://gpu-host:9", "gpu-host:9"),
-        ("grpc://[::1]:8001/", "[::1]:8001"),
-        ("10.0.0.1:80", "10.0.0.1:80"),
-    ],
-)
-def test_a_url_may_leave_out_scheme_and_port(url: str, address: str) -> None:
-    from trtspec.client._grpc import parse_url
-
-    assert parse_url(url) == address
-
-
-@pytest.mark.parametrize("url", ["", "http://host:8000", "host:port", "host:0", "grpc://host/model", ":8001"])
-def test_what_is_no_grpc_address_is_refused(url: str) -> None:
-    with pytest.raises(InvalidArgument, match="expected host:port or grpc://host:port"):
-        Client(url)

@@ -81,7 +81,7 @@ def test_what_speculation_did_is_told(client: Client) -> None:
     spec = answer.speculation
     assert spec is not None
     assert spec.proposed <= 4 * spec.rounds
-    assert sum(spec.per_position) == spec.accepted
+    assert sum(spec.accepted_per_position) == spec.accepted
     assert spec.rounds + spec.accepted <= 40
     assert answer.usage is not None
     assert answer.usage.completion_tokens == len(answer.token_ids)

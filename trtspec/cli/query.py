@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from dataclasses import asdict
@@ -16,15 +17,26 @@ if TYPE_CHECKING:
 
 @click.command(epilog="Exit codes: 0 done, 1 could not, 2 wrong usage.")
 @click.argument("prompt")
-@click.option("--url", default="localhost:8001", show_default=True, help="gRPC address of the server.")
+@click.option(
+    "--url",
+    default="localhost:8001",
+    show_default=True,
+    help="Address of the server: host:port of gRPC, or with grpc://, grpcs://, http:// or https://.",
+)
+@click.option("--model", help="What to ask; by default what the server has.")
 @click.option("--max-tokens", type=int, default=128, show_default=True, help="Tokens to generate at most.")
-@click.option("--num-draft-tokens", type=int, help="Tokens drafted ahead, 0 for none; changes no answer.")
+@click.option(
+    "--num-draft-tokens",
+    type=int,
+    help="Tokens drafted ahead, 0 for none, -1 for as many as pay; changes no answer.",
+)
 @click.option("--stop", multiple=True, help="Text that ends the answer; may be given several times.")
 @click.option("--temperature", type=float, help="Draw at random; greedy when left out.")
 @click.option("--seed", type=int, help="Same seed, same draw.")
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
+    callback=lambda ctx, option, value: _finite(value),
     default=300.0,
     show_default=True,
     help="Seconds for the whole answer.",
@@ -37,6 +49,7 @@ def command(
     /,
     prompt: str,
     url: str,
+    model: str | None,
     max_tokens: int,
     num_draft_tokens: int | None,
     stop: tuple[str, ...],
@@ -65,7 +78,7 @@ def command(
     if seed is not None:
         options["seed"] = seed
     text = _read_stdin() if prompt == "-" else prompt
-    with Client(url, timeout_s=timeout) as client, client.stream(text, **options) as stream:
+    with Client(url, model=model, timeout_s=timeout) as client, client.stream(text, **options) as stream:
         try:
             _print_json(stream.result) if as_json else _print_deltas(stream)
         except BrokenPipeError:
@@ -74,6 +87,12 @@ def command(
             ctx.exit(1)
         if stats:
             click.echo(_summary(stream.result), err=True)
+
+
+def _finite(seconds: float) -> float:
+    if not math.isfinite(seconds):
+        raise click.BadParameter(f"{seconds} is no number of seconds; give a large one for no limit")
+    return seconds
 
 
 def _read_stdin() -> str:

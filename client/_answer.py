@@ -1,0 +1,219 @@
+"""One answer while it comes: responses in, deltas out, and what to do when a call fails.
+
+Nothing here waits or sends, so that streams with and without `await` share it.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from numpy.typing import NDArray
+
+from trtspec.client._errors import CallFailed, StreamBroken
+from trtspec.client._metadata import Metadata
+from trtspec.client._results import (
+    Delta,
+    FinishReason,
+    Generation,
+    ServerTimes,
+    Speculation,
+    Timings,
+    Usage,
+)
+from trtspec.client._retry import Retry
+from trtspec.client._transport import InferRequest, InferResponse
+
+_REASONS = ("stop", "length", "cancelled")
+_TIMES = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What holds for all calls of a client: when to ask again, and what time it is."""
+
+    retry: Retry
+    clock: Callable[[], float]
+    # Draws from [0, 1).
+    draw: Callable[[], float]
+
+
+class Answer:
+    """What has come of one answer.
+
+    Args:
+        request: what is asked, with the time it may take.
+        started: when that time began, by `terms.clock`.
+    """
+
+    def __init__(self, request: InferRequest, metadata: Metadata, terms: Terms, started: float) -> None:
+        self.request_id = request.id
+        self.closed = False
+        self._request = request
+        self._terms = terms
+        self._started = started
+        self._pieces = _Pieces(metadata, wants_log_probs="return_log_probs" in request.inputs)
+        self._attempts = 1
+        self._first_delta: float | None = None
+        self._begun = False
+        self._error: CallFailed | None = None
+        self._result: Generation | None = None
+
+    @property
+    def over(self) -> bool:
+        return self._result is not None or self._error is not None
+
+    @property
+    def result(self) -> Generation:
+        """The whole answer once it is over; raises what ended it."""
+        self.raise_failure()
+        assert self._result is not None
+        return self._result
+
+    def raise_failure(self) -> None:
+        if self._error:
+            raise self._error
+
+    def request(self) -> InferRequest:
+        """Return the request with the time that is left for it."""
+        if self._request.timeout_s is None:
+            return self._request
+        left_s = self._started + self._request.timeout_s - self._terms.clock()
+        return replace(self._request, left_s=max(left_s, 1e-3))
+
+    def take(self, response: InferResponse | None) -> Delta | None:
+        """Return what a response adds, None when that is nothing; None in its place is the end."""
+        if response is None and self.closed:
+            self._finish(cancelled=True)
+            return None
+        if response is None:
+            self._error = StreamBroken(
+                f"request {self.request_id}: the server ended the stream without a last response; "
+                "look into its log",
+                request_id=self.request_id,
+            )
+            raise self._error
+        self._begun = True
+        delta = self._pieces.take(response)
+        if delta is not None and self._first_delta is None:
+            self._first_delta = self._terms.clock()
+        if response.final:
+            self._finish()
+        return delta
+
+    def failed(self, error: CallFailed) -> float:
+        """Return after how many seconds to ask again; raises the error when not to.
+
+        After an early close there is nothing to ask again: the answer is over.
+        """
+        if self.closed:
+            self._finish(cancelled=True)
+            return 0.0
+        wait_s = None
+        if not self._begun:
+            wait_s = self._terms.retry.wait_s(error, self._attempts, self._terms.draw())
+        left_s = self.request().left_s
+        if wait_s is None or (left_s is not None and wait_s >= left_s):
+            self._error = error
+            raise error
+        self._attempts += 1
+        return wait_s
+
+    def _finish(self, *, cancelled: bool = False) -> None:
+        now = self._terms.clock()
+        first = None if self._first_delta is None else self._first_delta - self._started
+        timings = Timings(first, now - self._started, self._attempts, self._pieces.server_times())
+        whole = self._pieces.generation(cancelled=cancelled)
+        self._result = replace(whole, request_id=self.request_id, timings=timings)
+
+
+@dataclass
+class _Pieces:
+    """The responses so far."""
+
+    metadata: Metadata
+    wants_log_probs: bool
+    deltas: list[Delta] = field(default_factory=list)
+    # The newest of each output: the last response sums up, and an empty one may follow it.
+    outputs: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # A server may cut between the bytes of a character; ours does not.
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._repeated = 0
+
+    def take(self, response: InferResponse) -> Delta | None:
+        outputs = response.outputs
+        self.outputs.update(outputs)
+        delta = Delta(
+            self._decoder.decode(self._text(outputs), final=response.final),
+            _values(outputs.get("output_ids")),
+            # Elsewhere each response repeats those before it, and has some without being asked.
+            _values(outputs.get("output_log_probs")) if self.metadata.is_trtspec else (),
+        )
+        if not (delta.text or delta.token_ids or delta.log_probs):
+            return None
+        self.deltas.append(delta)
+        return delta
+
+    def generation(self, *, cancelled: bool) -> Generation:
+        reason = "cancelled" if cancelled else self._word("finish_reason")
+        return Generation(
+            text="".join(delta.text for delta in self.deltas),
+            token_ids=tuple(i for delta in self.deltas for i in delta.token_ids),
+            log_probs=self._log_probs(),
+            finish_reason=cast(FinishReason, reason) if reason in _REASONS else None,
+            stop_reason=self._word("stop_reason"),
+            usage=None if cancelled else self._usage(),
+            speculation=None if cancelled else self._speculation(),
+            prompt_ids=_values(self.outputs.get("prompt_ids")),
+        )
+
+    def server_times(self) -> ServerTimes | None:
+        times = [self._count(name) for name in _TIMES]
+        return ServerTimes(*times) if all(times) else None
+
+    def _text(self, outputs: Mapping[str, NDArray[Any]]) -> bytes:
+        if "text_output" not in outputs:
+            return b""
+        piece = b"".join(outputs["text_output"].flat)
+        if self.metadata.accumulates:
+            piece, self._repeated = piece[self._repeated :], len(piece)
+        return piece
+
+    def _log_probs(self) -> tuple[float, ...]:
+        if self.metadata.is_trtspec:
+            return tuple(p for delta in self.deltas for p in delta.log_probs)
+        return _values(self.outputs.get("output_log_probs")) if self.wants_log_probs else ()
+
+    def _usage(self) -> Usage | None:
+        if "num_output_tokens" not in self.outputs:
+            return None
+        return Usage(self._count("num_input_tokens"), self._count("num_output_tokens"))
+
+    def _speculation(self) -> Speculation | None:
+        if "total_draft_tokens" not in self.outputs:
+            return None
+        return Speculation(
+            rounds=self._count("num_rounds"),
+            proposed=self._count("total_draft_tokens"),
+            accepted=self._count("total_accepted_draft_tokens"),
+            accepted_per_position=_values(self.outputs.get("accepted_per_position")),
+            proposed_per_position=_values(self.outputs.get("proposed_per_position")),
+            off_reason=self._word("speculation_off_reason"),
+        )
+
+    def _count(self, name: str) -> int:
+        return int(self.outputs[name].flat[0]) if self._has(name) else 0
+
+    def _word(self, name: str) -> str:
+        return self.outputs[name].flat[0].decode(errors="replace") if self._has(name) else ""
+
+    def _has(self, name: str) -> bool:
+        return name in self.outputs and self.outputs[name].size > 0
+
+
+def _values(array: NDArray[Any] | None) -> tuple[Any, ...]:
+    return () if array is None else tuple(array.ravel().tolist())

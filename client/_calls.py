@@ -1,0 +1,95 @@
+"""What both clients do between a call and its transport, without waiting for anything."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trtspec.client._answer import Answer, Terms
+from trtspec.client._errors import CallFailed, InvalidArgument, RequestRefused
+from trtspec.client._metadata import MODELS, Metadata, fit
+from trtspec.client._options import Message, Options, Prompt, tensors
+from trtspec.client._transport import Health, InferRequest
+
+HEALTH_TIMEOUT_S = 5.0
+CANARY = "Hello"
+# What a canary asks for: one token of the target alone.
+CANARY_OPTIONS: Options = {"max_tokens": 1}
+
+
+@dataclass(frozen=True)
+class Calls:
+    """What holds for all calls of a client."""
+
+    model: str | None
+    timeout_s: float | None
+    terms: Terms
+
+    def __post_init__(self) -> None:
+        check_timeout(self.timeout_s)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models to look for, the first that is there is asked."""
+        return MODELS if self.model is None else (self.model,)
+
+    def answer(
+        self,
+        prompt: Prompt,
+        options: Options,
+        metadata: Metadata,
+        timeout_s: float | None,
+        started: float,
+        *,
+        stream: bool,
+    ) -> Answer:
+        """Return the answer to be, with the request for it."""
+        inputs = fit(tensors(prompt, options, stream=stream), metadata)
+        request = InferRequest(metadata.model, uuid.uuid4().hex, inputs, timeout_s)
+        return Answer(request, metadata, self.terms, started)
+
+    def allowed_s(self, timeout_s: float | None) -> float | None:
+        """Return the time for a call."""
+        check_timeout(timeout_s)
+        return self.timeout_s if timeout_s is None else timeout_s
+
+    def wait_s(self, error: CallFailed, attempt: int) -> float:
+        """Return after how many seconds to ask again; raises the error when not to."""
+        wait_s = self.terms.retry.wait_s(error, attempt, self.terms.draw())
+        if wait_s is None:
+            raise error
+        return wait_s
+
+
+def is_unknown(error: RequestRefused) -> bool:
+    """Whether the server has no model of the name that it was asked for."""
+    return error.status == "NOT_FOUND" or "unknown model" in error.server_message
+
+
+def no_model(names: Sequence[str], error: RequestRefused) -> RequestRefused:
+    return RequestRefused(
+        f"found no model to ask, expected one of {', '.join(names)}; pass model= ({error})",
+        status=error.status,
+        server_message=error.server_message,
+    )
+
+
+def check_timeout(timeout_s: float | None) -> None:
+    if timeout_s is not None and not (math.isfinite(timeout_s) and timeout_s > 0):
+        raise InvalidArgument(
+            f"timeout_s: found {timeout_s}, expected a positive, finite number of seconds; None is no limit"
+        )
+
+
+def checked_messages(messages: Sequence[Message]) -> Sequence[Message]:
+    if not messages or not all(isinstance(message, dict) for message in messages):
+        raise InvalidArgument(f"messages: found {messages!r:.60}, expected dictionaries of role and content")
+    return messages
+
+
+def with_canary(health: Health, error: Exception | None) -> Health:
+    """Return the health with what became of the canary."""
+    detail = "" if error is None else str(error)
+    return Health(health.live, health.ready, health.model_ready, error is None, detail)

@@ -1,0 +1,78 @@
+"""Many answers, some of them under way at a time, in the order they were asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+
+from trtspec.client._errors import InvalidArgument
+from trtspec.client._results import Generation
+from trtspec.client._stream import AsyncStream, Stream
+
+OnAnswer = Callable[[int, Generation], object]
+
+
+def ignore(number: int, answer: Generation) -> None:
+    """Do nothing with an answer."""
+
+
+def ask_many(ask: Sequence[Callable[[], Stream]], concurrency: int, on_answer: OnAnswer) -> list[Generation]:
+    """Return all answers; when one fails, or the caller is interrupted, the others are cancelled."""
+    _check(concurrency)
+    stopping = threading.Event()
+    under_way: set[Stream] = set()
+
+    def whole(number: int) -> Generation:
+        with ask[number]() as stream:
+            under_way.add(stream)
+            if stopping.is_set():
+                stream.close()
+            try:
+                return stream.result
+            finally:
+                under_way.discard(stream)
+
+    answers: dict[int, Generation] = {}
+    with ThreadPoolExecutor(concurrency, thread_name_prefix="generate_many") as pool:
+        numbers: dict[Future[Generation], int] = {pool.submit(whole, n): n for n in range(len(ask))}
+        try:
+            for done in as_completed(numbers):
+                number = numbers[done]
+                answers[number] = done.result()
+                on_answer(number, answers[number])
+        finally:
+            stopping.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            for stream in list(under_way):
+                stream.close()
+    return [answers[number] for number in range(len(ask))]
+
+
+async def ask_many_async(
+    ask: Sequence[Callable[[], AsyncStream]], concurrency: int, on_answer: OnAnswer
+) -> list[Generation]:
+    """As `ask_many`, with tasks."""
+    _check(concurrency)
+    places = asyncio.Semaphore(concurrency)
+
+    async def whole(number: int) -> Generation:
+        async with places, ask[number]() as stream:
+            answer = await stream.result
+            on_answer(number, answer)
+            return answer
+
+    tasks = [asyncio.create_task(whole(number)) for number in range(len(ask))]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        # Each closes its stream on the way out; their errors are those of the cancellation.
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _check(concurrency: int) -> None:
+    if concurrency < 1:
+        raise InvalidArgument(f"concurrency: found {concurrency}, expected at least 1")

@@ -1,0 +1,205 @@
+"""A double of Triton's HTTP frontend: the generate extension, answers from a script.
+
+Says what the real one says: status and body of refusals, one element as a scalar, an error in the
+stream as an event of its own, the stream's end as the end of the chunked body.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from scripted_server import Asked, Fault, Step
+from triton_models_double import TRTSPEC, Model
+
+STATUS = {"INVALID_ARGUMENT": 400, "NOT_FOUND": 404, "INTERNAL": 500, "UNAVAILABLE": 503}
+KINDS = {"INT32": int, "UINT64": int, "FP32": float, "BOOL": bool, "BYTES": str}
+
+
+class Cut:
+    """Breaks the connection."""
+
+
+# Bytes go out as they are, as one chunk of the body.
+Script = Callable[[Asked], Iterable[Step | Fault | bytes | Cut]]
+
+
+class ScriptedHttpServer(ThreadingHTTPServer):
+    """Serves a script; see `serving_http`."""
+
+    daemon_threads = True
+    # http.server's five are fewer than tests ask at once.
+    request_queue_size = 128
+
+    def __init__(self, script: Script, models: Sequence[Model], ready: bool, metrics: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.script = script
+        self.models = {model.name: model for model in models}
+        self.ready = ready
+        self.metrics = metrics
+        self.asked: list[Asked] = []
+        # Method, path and headers of everything that came.
+        self.seen: list[tuple[str, str, dict[str, str]]] = []
+        self.connections = 0
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        self.connections += 1
+        return super().get_request()  # type: ignore[return-value]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is what some tests are about."""
+
+
+@contextmanager
+def serving_http(
+    script: Script,
+    *,
+    models: Sequence[Model] = (TRTSPEC,),
+    ready: bool = True,
+    metrics: str = "",
+    context: ssl.SSLContext | None = None,
+) -> Iterator[ScriptedHttpServer]:
+    server = ScriptedHttpServer(script, models, ready, metrics)
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        server.url = server.url.replace("http://", "https://")
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: ScriptedHttpServer
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        self._see()
+        ok = self.server.ready
+        if self.path == "/metrics":
+            return self._send(200, self.server.metrics)
+        if self.path.startswith("/v2/health/"):
+            return self._send(200, "")
+        if self.path == "/v2":
+            return self._send(200, {"name": "triton", "version": "2.51.0", "extensions": []})
+        name, _, what = self.path.removeprefix("/v2/models/").partition("/")
+        model = self.server.models.get(name)
+        if model is None:
+            return self._send(404, {"error": f"Request for unknown model: '{name}' is not found"})
+        if what == "ready":
+            return self._send(200 if ok else 400, "")
+        return self._send(200, _config(model) if what == "config" else _metadata(model))
+
+    def do_POST(self) -> None:
+        self._see()
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        name = self.path.removeprefix("/v2/models/").partition("/")[0]
+        model = self.server.models[name]
+        asked = _asked(model, body, dict(self.headers))
+        self.server.asked.append(asked)
+        if refusal := model.refusal(asked.tensors):
+            asked.finished = True
+            return self._send(400, {"error": refusal})
+        try:
+            self._stream(asked)
+        except OSError:
+            self.close_connection = True
+        finally:
+            asked.over.set()
+
+    def _stream(self, asked: Asked) -> None:
+        begun = False
+        for step in self.server.script(asked):
+            if isinstance(step, Cut):
+                self.wfile.flush()
+                self.connection.shutdown(socket.SHUT_RDWR)
+                self.close_connection = True
+                return
+            if isinstance(step, Fault) and not begun:
+                self._begin(STATUS[step.status or "INVALID_ARGUMENT"])
+            elif not begun:
+                self._begin(200)
+            begun = True
+            self._chunk(step if isinstance(step, bytes) else _event(asked, step))
+            if isinstance(step, Fault):
+                break
+        if not begun:
+            self._begin(200)
+        self.wfile.write(b"0\r\n\r\n")
+        asked.finished = True
+
+    def _begin(self, status: int) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+
+    def _chunk(self, data: bytes) -> None:
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+
+    def _send(self, status: int, body: str | dict[str, Any]) -> None:
+        data = (body if isinstance(body, str) else json.dumps(body)).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _see(self) -> None:
+        self.server.seen.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}))
+
+
+def _asked(model: Model, body: dict[str, Any], headers: dict[str, str]) -> Asked:
+    """Return a request as Triton makes it from JSON: fields become the inputs of their name."""
+    tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
+    values: dict[str, list[Any]] = {}
+    for name, value in body.items():
+        if name == "id":
+            continue
+        datatype, shape = model.inputs.get(name, ("?", (1,)))
+        found = value if isinstance(value, list) else [value]
+        assert all(isinstance(v, KINDS.get(datatype, object)) for v in found), (name, found)
+        tensors[name] = (datatype, (1,) * (len(shape) - 1) + (len(found),))
+        values[name] = [v.encode() if isinstance(v, str) else v for v in found]
+    return Asked(body.get("id", ""), model.name, tensors, values, headers)
+
+
+def _event(asked: Asked, step: Step | Fault) -> bytes:
+    if isinstance(step, Fault):
+        return f"data: {json.dumps({'error': step.message})}\n\n".encode()
+    outputs = dict(step.more)
+    if step.text or step.ids or outputs:
+        outputs = {"text_output": step.text, "output_ids": list(step.ids), **outputs}
+    fields = {
+        name: value[0] if isinstance(value, list) and len(value) == 1 else value
+        for name, value in outputs.items()
+    }
+    named = {"id": asked.id, "model_name": asked.model, "model_version": "1", **fields}
+    return f"data: {json.dumps(named, ensure_ascii=False)}\n\n".encode()
+
+
+def _metadata(model: Model) -> dict[str, Any]:
+    def listed(tensors: Any) -> list[dict[str, Any]]:
+        return [{"name": n, "datatype": d, "shape": list(s)} for n, (d, s) in tensors.items()]
+
+    return {"name": model.name, "inputs": listed(model.inputs), "outputs": listed(model.outputs)}
+
+
+def _config(model: Model) -> dict[str, Any]:
+    config: dict[str, Any] = {"name": model.name}
+    if model.decoupled:
+        config["model_transaction_policy"] = {"decoupled": True}
+    return {**config, "parameters": {k: {"string_value": v} for k, v in model.parameters.items()}}
