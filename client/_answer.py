@@ -165,7 +165,7 @@ class _Pieces:
             token_ids=tuple(i for delta in self.deltas for i in delta.token_ids),
             log_probs=self._log_probs(),
             finish_reason=cast(FinishReason, reason) if reason in _REASONS else None,
-            stop_reason=self._word("stop_reason"),
+            stop_reason=self._stop_reason(),
             usage=None if cancelled else self._usage(),
             speculation=None if cancelled else self._speculation(),
             prompt_ids=_values(self.outputs.get("prompt_ids")),
@@ -187,6 +187,11 @@ class _Pieces:
         if self.metadata.is_trtspec:
             return tuple(p for delta in self.deltas for p in delta.log_probs)
         return _values(self.outputs.get("output_log_probs")) if self.wants_log_probs else ()
+
+    def _stop_reason(self) -> str:
+        # NVIDIA's llmapi model writes what Python calls it.
+        word = self._word("stop_reason")
+        return word if self.metadata.is_trtspec or word != "None" else ""
 
     def _usage(self) -> Usage | None:
         if "num_output_tokens" not in self.outputs:

@@ -164,6 +164,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the connection; answers still under way are cancelled."""
+        self._calls.closed = True
         await self._transport.close()
 
     def _ask(self, prompt: Prompt, options: Options, timeout_s: float | None, *, stream: bool) -> AsyncStream:

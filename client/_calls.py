@@ -19,13 +19,14 @@ CANARY = "Hello"
 CANARY_OPTIONS: Options = {"max_tokens": 1}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Calls:
     """What holds for all calls of a client."""
 
     model: str | None
     timeout_s: float | None
     terms: Terms
+    closed: bool = False
 
     def __post_init__(self) -> None:
         check_timeout(self.timeout_s)
@@ -51,7 +52,9 @@ class Calls:
         return Answer(request, metadata, self.terms, started)
 
     def allowed_s(self, timeout_s: float | None) -> float | None:
-        """Return the time for a call."""
+        """Return the time for a call; InvalidArgument when there can be none any more."""
+        if self.closed:
+            raise InvalidArgument("client: found it closed, expected it open; make another")
         check_timeout(timeout_s)
         return self.timeout_s if timeout_s is None else timeout_s
 

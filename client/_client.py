@@ -194,6 +194,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connection; answers still under way are cancelled."""
+        self._calls.closed = True
         self._transport.close()
 
     def _ask(self, prompt: Prompt, options: Options, timeout_s: float | None, *, stream: bool) -> Stream:

@@ -9,24 +9,21 @@ import contextlib
 import http.client
 import json
 import socket
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 from urllib.parse import quote
 
+from trtspec.client._connections import BROKEN, Pool, get, get_metrics, http_failure
 from trtspec.client._endpoint import GRPC_MESSAGE_BYTES, Endpoint
 from trtspec.client._errors import CallFailed
-from trtspec.client._events import EventParser, error_of, read_json, write_json
-from trtspec.client._failures import STATUS_OF_HTTP, Call
+from trtspec.client._events import EventParser, read_json, write_json
+from trtspec.client._failures import Call
 from trtspec.client._metadata import Metadata, TensorSpec
 from trtspec.client._transport import Health, InferRequest, InferResponse
 
 PIECE_BYTES = 64 << 10
 ERROR_BYTES = 64 << 10
-IDLE_CONNECTIONS = 16
-
-_BROKEN = (OSError, http.client.HTTPException)
 
 
 class HttpTransport:
@@ -34,7 +31,7 @@ class HttpTransport:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._pool = _Pool(endpoint)
+        self._pool = Pool(endpoint)
         self._under_way: set[HttpResponses] = set()
 
     def stream(self, request: InferRequest) -> HttpResponses:
@@ -49,7 +46,7 @@ class HttpTransport:
         called = Call(self._endpoint.address, timeout_s=timeout_s)
         try:
             server, described, config = (
-                json.loads(_get(self._endpoint, part, called)) for part in ("/v2", path, f"{path}/config")
+                json.loads(get(self._endpoint, part, called)) for part in ("/v2", path, f"{path}/config")
             )
             return Metadata(
                 server_version=server["version"],
@@ -73,7 +70,7 @@ class HttpTransport:
 
     def _is_ok(self, path: str, called: Call) -> bool:
         try:
-            _get(self._endpoint, path, called)
+            get(self._endpoint, path, called)
         except CallFailed:
             return False
         return True
@@ -81,7 +78,7 @@ class HttpTransport:
     def close(self) -> None:
         """Close all connections; answers still under way are cancelled."""
         for responses in list(self._under_way):
-            responses.cut()
+            responses.abandon()
         self._pool.close()
 
 
@@ -89,7 +86,7 @@ class HttpResponses:
     """The responses to one request, which goes out when the first is asked for."""
 
     def __init__(
-        self, endpoint: Endpoint, pool: _Pool, request: InferRequest, body: bytes, on_end: Any
+        self, endpoint: Endpoint, pool: Pool, request: InferRequest, body: bytes, on_end: Any
     ) -> None:
         self._called = Call(endpoint.address, request.id, request.timeout_s)
         self._deadline = None if request.left_s is None else time.monotonic() + request.left_s
@@ -101,6 +98,7 @@ class HttpResponses:
         self._on_end = on_end
         self._begun = False
         self._closed = False
+        self._abandoned = False
         self._socket: socket.socket | None = None
         self._responses = self._read()
 
@@ -109,27 +107,45 @@ class HttpResponses:
 
     def __next__(self) -> InferResponse:
         try:
-            return next(self._responses)
+            response = next(self._responses, None)
         except CallFailed:
             if self._closed:
                 raise StopIteration from None
-            raise
+            if not self._abandoned:
+                raise
+            response = None
+        if response is not None:
+            return response
+        if self._abandoned and not self._closed:
+            raise self._called.failure("CANCELLED", "the client was closed", begun=self._begun)
+        raise StopIteration
 
     def close(self) -> None:
         self._closed = True
-        self.cut()
+        self._end()
 
-    def cut(self) -> None:
+    def abandon(self) -> None:
+        """Close because the client is closed: whoever waits for more is told."""
+        self._abandoned = True
+        self._end()
+
+    def _end(self) -> None:
+        self._cut()
+        with contextlib.suppress(ValueError):  # a thread is in it, and comes out because of the cut
+            self._responses.close()
+        self._on_end(self)
+
+    def _cut(self) -> None:
         """Break the connection, at which Triton ends its work; wakes the thread that reads from it."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 # Not SSLSocket's own, which takes the layer away from under the thread that reads.
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
-    def _read(self) -> Iterator[InferResponse]:
+    def _read(self) -> Generator[InferResponse, None, None]:
         connection = None
         try:
-            if self._closed:
+            if self._closed or self._abandoned:
                 return
             connection, response = self._send()
             if response.status != http.client.OK:
@@ -144,7 +160,7 @@ class HttpResponses:
             yield InferResponse({}, final=True)
         except TimeoutError:
             raise self._called.failure("DEADLINE_EXCEEDED", "", begun=self._begun) from None
-        except _BROKEN as error:
+        except BROKEN as error:
             words = str(error) or type(error).__name__
             raise self._called.failure("UNAVAILABLE", words, begun=self._begun) from None
         except ValueError as error:
@@ -162,7 +178,7 @@ class HttpResponses:
                 return connection, self._exchange(connection)
             except TimeoutError:
                 raise
-            except _BROKEN:
+            except BROKEN:
                 connection.close()  # the server had closed it while it was idle
         connection = self._pool.new()
         try:
@@ -178,8 +194,8 @@ class HttpResponses:
         self._socket = connection.sock
         self._wait_no_longer_than_left()
         connection.request("POST", self._path, self._body, self._headers)
-        if self._closed:
-            self.cut()
+        if self._closed or self._abandoned:
+            self._cut()
         self._wait_no_longer_than_left()
         return connection.getresponse()
 
@@ -198,11 +214,11 @@ class HttpResponses:
             if parser.size_bytes > self._limit:
                 raise self._called.too_large()
         if parser.size_bytes:
-            raise http.client.IncompleteRead(b"")
+            raise ValueError("the body ends inside of one")
 
     def _refused(self, response: http.client.HTTPResponse) -> CallFailed:
         self._wait_no_longer_than_left()
-        return _failure(self._called, response.status, response.read(ERROR_BYTES))
+        return http_failure(self._called, response.status, response.read(ERROR_BYTES))
 
     def _left_s(self) -> float | None:
         if self._deadline is None:
@@ -215,74 +231,6 @@ class HttpResponses:
     def _wait_no_longer_than_left(self) -> None:
         if self._socket is not None:
             self._socket.settimeout(self._left_s())
-
-
-class _Pool:
-    """Connections that are idle."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-        self._context = endpoint.tls.context() if endpoint.is_encrypted else None
-        self._idle: list[http.client.HTTPConnection] = []
-        self._closed = False
-        self._lock = threading.Lock()
-
-    def take(self) -> http.client.HTTPConnection | None:
-        with self._lock:
-            return self._idle.pop() if self._idle else None
-
-    def give(self, connection: http.client.HTTPConnection) -> None:
-        with self._lock:
-            if not self._closed and len(self._idle) < IDLE_CONNECTIONS:
-                self._idle.append(connection)
-                return
-        connection.close()
-
-    def new(self) -> http.client.HTTPConnection:
-        return _connection(self._endpoint, self._context)
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
-
-
-def get_metrics(endpoint: Endpoint, timeout_s: float) -> str:
-    """Return the text at an endpoint's metrics port."""
-    metrics = endpoint.for_metrics()
-    body = _get(metrics, "/metrics", Call(f"{metrics.url}/metrics", timeout_s=timeout_s))
-    return body.decode(errors="replace")
-
-
-def _get(endpoint: Endpoint, path: str, called: Call) -> bytes:
-    context = endpoint.tls.context() if endpoint.is_encrypted else None
-    connection = _connection(endpoint, context)
-    connection.timeout = called.timeout_s
-    try:
-        with contextlib.closing(connection):
-            connection.request("GET", path, headers=dict(endpoint.headers))
-            response = connection.getresponse()
-            body = response.read(GRPC_MESSAGE_BYTES)
-    except TimeoutError:
-        raise called.failure("DEADLINE_EXCEEDED", "") from None
-    except _BROKEN as error:
-        raise called.failure("UNAVAILABLE", str(error) or type(error).__name__) from None
-    if response.status != http.client.OK:
-        raise _failure(called, response.status, body)
-    return body
-
-
-def _connection(endpoint: Endpoint, context: Any) -> http.client.HTTPConnection:
-    if context is None:
-        return http.client.HTTPConnection(endpoint.host, endpoint.port)
-    return http.client.HTTPSConnection(endpoint.host, endpoint.port, context=context)
-
-
-def _failure(called: Call, status: int, body: bytes) -> CallFailed:
-    known = STATUS_OF_HTTP.get(status, "INTERNAL" if status >= 500 else "INVALID_ARGUMENT")
-    return called.failure(known, error_of(body) or f"HTTP status {status}")
 
 
 def _specs(tensors: Any) -> dict[str, TensorSpec]:

@@ -71,8 +71,10 @@ class Metadata:
 
     @property
     def accumulates(self) -> bool:
-        """Whether each response repeats the text of those before it."""
-        return self.parameters.get("accumulate_tokens", "").lower() == "true"
+        """Whether each response repeats the text of those before it, as the llmapi model's do."""
+        return (
+            _LLMAPI["stream"] in self.inputs or self.parameters.get("accumulate_tokens", "").lower() == "true"
+        )
 
 
 def fit(values: Mapping[str, Array], metadata: Metadata) -> dict[str, Array]:

@@ -40,8 +40,8 @@ class ThreadedTransport:
         return await self._run(lambda: self._transport.metrics(timeout_s))
 
     async def close(self) -> None:
+        # The threads end with the pool, which streams that are being ended still need.
         self._transport.close()
-        self._pool.shutdown(wait=False)
 
     async def _run(self, ask: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, ask)

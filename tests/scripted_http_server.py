@@ -37,8 +37,8 @@ class ScriptedHttpServer(ThreadingHTTPServer):
     # http.server's five are fewer than tests ask at once.
     request_queue_size = 128
 
-    def __init__(self, script: Script, models: Sequence[Model], ready: bool, metrics: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, script: Script, models: Sequence[Model], ready: bool, metrics: str, port: int) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
         self.script = script
         self.models = {model.name: model for model in models}
         self.ready = ready
@@ -64,9 +64,10 @@ def serving_http(
     models: Sequence[Model] = (TRTSPEC,),
     ready: bool = True,
     metrics: str = "",
+    port: int = 0,
     context: ssl.SSLContext | None = None,
 ) -> Iterator[ScriptedHttpServer]:
-    server = ScriptedHttpServer(script, models, ready, metrics)
+    server = ScriptedHttpServer(script, models, ready, metrics, port)
     if context is not None:
         server.socket = context.wrap_socket(server.socket, server_side=True)
         server.url = server.url.replace("http://", "https://")

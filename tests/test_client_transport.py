@@ -20,7 +20,6 @@ from trtspec.client import (
     DeadlineExceeded,
     Delta,
     Health,
-    InvalidArgument,
     RequestRefused,
     ServerBusy,
     ServerFailed,

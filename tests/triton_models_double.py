@@ -60,7 +60,7 @@ def _batched(*tables: tuple[Tensor, ...]) -> dict[str, tuple[str, tuple[int, ...
 def _plain(
     datatype: str, *names: str, dims: tuple[int, ...] = (1,)
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
-    return {name: (datatype, dims) for name in names}
+    return dict.fromkeys(names, (datatype, dims))
 
 
 TRTSPEC = Model(
