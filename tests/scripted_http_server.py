@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from scripted_server import Asked, Fault, Step
+from scripted_server import Asked, Fault, Step, endless
 from triton_models_double import TRTSPEC, Model
 
 STATUS = {"INVALID_ARGUMENT": 400, "NOT_FOUND": 404, "INTERNAL": 500, "UNAVAILABLE": 503}
@@ -204,3 +204,9 @@ def _config(model: Model) -> dict[str, Any]:
     if model.decoupled:
         config["model_transaction_policy"] = {"decoupled": True}
     return {**config, "parameters": {k: {"string_value": v} for k, v in model.parameters.items()}}
+
+
+if __name__ == "__main__":
+    with serving_http(endless) as running:
+        print(running.url, flush=True)  # noqa: T201
+        threading.Event().wait()
