@@ -3,6 +3,7 @@
 TrtspecError
 ├── CheckpointError    a Hugging Face folder that cannot be used as it is
 ├── PairError          a target and a draft that do not fit each other
+├── RecipeError        a recipe.toml that does not say what it should, or a name that is none
 ├── BuildError         a conversion or compilation that could not be done
 ├── EngineError        an engine pair on disk that is missing, broken or made for another host
 ├── PlanError          two models that cannot be placed on GPUs as asked
@@ -25,6 +26,10 @@ class CheckpointError(TrtspecError):
 
 class PairError(TrtspecError):
     """A target and a draft that do not fit each other."""
+
+
+class RecipeError(TrtspecError):
+    """A recipe.toml that does not say what it should, or a name that is none."""
 
 
 class BuildError(TrtspecError):

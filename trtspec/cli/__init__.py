@@ -20,6 +20,7 @@ COMMANDS = {
     "doctor": "What this machine has, which runtimes it can build and serve.",
     "check": "Whether a pair can speculate, what to fix, what it costs.",
     "plan": "Whether two models fit their GPUs, and what to set for each.",
+    "recipe": "A commented recipe.toml for a known pair.",
     "build": "Two checkpoints in, an engine pair out.",
     "convert": "One checkpoint in, a TensorRT-LLM or Hugging Face checkpoint out.",
     "repo": "An engine pair in, a Triton model repository out.",

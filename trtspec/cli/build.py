@@ -15,6 +15,7 @@ from trtspec.build.quantize.choices import (
     Quantization,
     read_calibrate,
 )
+from trtspec.recipe.option import recipe_option
 
 if TYPE_CHECKING:
     from trtspec.engines.manifest import Manifest
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
 @click.option(
     "--device", type=click.Choice(DEVICES), default="cpu", show_default=True, help="Where to calibrate."
 )
+@recipe_option("build")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 def command(
     target: Path,
@@ -103,6 +105,7 @@ def command(
       trtspec build models/target models/draft --output work/pair
       trtspec build models/target models/draft --output work/pair-fp8 --quantization fp8 --max-kl 0.05
       trtspec build models/target models/draft --output work/trt --runtime tensorrt --tp 2
+      trtspec build --recipe recipe.toml --tp 2
     """
     if quantization and (target_quantization or draft_quantization):
         raise click.UsageError("--quantization is for both models; give it, or one for each")

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from trtspec.recipe.option import recipe_option
+
 
 @click.command()
 @click.argument("pair", type=click.Path(path_type=Path))
@@ -30,6 +32,7 @@ import click
     show_default=True,
     help="More than that are told: busy.",
 )
+@recipe_option("repo")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(pair: Path, output: Path, as_json: bool, **options: Any) -> None:
     """Write the Triton model repository of an engine PAIR.
