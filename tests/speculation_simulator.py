@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtspec.triton_repo.speculation.draft_length import (
-    AdaptiveDraftLength,
     DraftLength,
     DraftLengths,
     FixedDraftLength,
     PlainCall,
     Round,
+    SharedDraftLength,
 )
 
 MAX_DRAFT_LEN = 8
@@ -112,7 +112,7 @@ class Simulation:
             took = self._step(lane, len(queue) + 1)
             self.busy_s += took
             if lane.position >= self.trace.tokens:
-                if isinstance(lane.policy, AdaptiveDraftLength):
+                if isinstance(lane.policy, SharedDraftLength):
                     lane.policy.close()
                 if not lane.requests:
                     continue

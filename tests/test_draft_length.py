@@ -13,11 +13,11 @@ from speculation_simulator import MAX_DRAFT_LEN, Simulation, Trace, compare, tra
 from trtspec.triton_repo.speculation.draft_length import (
     FIRST_ROUNDS,
     GLANCE_TOKENS,
-    AdaptiveDraftLength,
     DraftLengths,
     FixedDraftLength,
     PlainCall,
     Round,
+    SharedDraftLength,
     Step,
 )
 from trtspec.triton_repo.speculation.throughput import (
@@ -96,7 +96,7 @@ def test_no_history_makes_a_step_that_cannot_be_taken(max_draft_len, answers) ->
         request.close()
 
 
-def serve(shared: DraftLengths, *, alpha: float, rounds: int) -> AdaptiveDraftLength:
+def serve(shared: DraftLengths, *, alpha: float, rounds: int) -> SharedDraftLength:
     """One long answer by a target of 1 s and a draft of 0.1 s a token, with even luck."""
     request, luck = shared.request(), 0.5
     for _ in range(rounds):
@@ -157,7 +157,7 @@ def test_many_threads_may_share_it() -> None:
         requests = list(threads.map(lambda _: serve(shared, alpha=0.8, rounds=300), range(16)))
     for request in requests:
         request.close()
-    assert shared._in_flight == 0
+    assert shared.in_flight == 0
     assert shared.current > 0
 
 

@@ -155,6 +155,35 @@ def test_an_output_that_exists_is_refused(built_pair: EnginePair, tmp_path: Path
         write_repository(built_pair, tmp_path)
 
 
+def test_draft_tokens_may_be_left_to_the_server(built_pair: EnginePair, tmp_path: Path) -> None:
+    output = tmp_path / "repo"
+    arguments = ["repo", str(built_pair.path), "--output", str(output), "--num-draft-tokens"]
+    main([*arguments, "auto"])
+    assert config(output, "tensorrt_llm_bls").parameters["num_draft_tokens"].string_value == "auto"
+    with pytest.raises(SystemExit) as stopped:
+        main([*arguments, "some"])
+    assert stopped.value.code == 2
+
+
+def test_a_chat_template_goes_into_the_repository_and_not_into_the_pair(
+    built_pair: EnginePair, tmp_path: Path
+) -> None:
+    (tmp_path / "chat.jinja").write_text("{{ messages[0].content }}")
+    options = RepositoryOptions(chat_template=tmp_path / "chat.jinja")
+    repository = write_repository(built_pair, tmp_path / "repo", options)
+    folder = repository / "tensorrt_llm_bls" / "1" / "tokenizer"
+    assert (folder / "chat_template.jinja").read_text("utf-8") == "{{ messages[0].content }}"
+    assert not (built_pair.tokenizer / "chat_template.jinja").exists()
+
+
+def test_a_chat_template_that_is_none_is_refused(built_pair: EnginePair, tmp_path: Path) -> None:
+    (tmp_path / "chat.jinja").write_text("{% for %}")
+    options = RepositoryOptions(chat_template=tmp_path / "chat.jinja")
+    with pytest.raises(RepositoryError, match=r"chat.jinja: the chat template cannot be read: .*expected a"):
+        write_repository(built_pair, tmp_path / "repo", options)
+    assert not (tmp_path / "repo").exists()
+
+
 def test_the_command_writes_and_names_the_repository(
     built_pair: EnginePair, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

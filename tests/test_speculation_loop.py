@@ -219,10 +219,11 @@ def test_an_engine_that_stops_by_itself_ends_the_answer(target: Engine) -> None:
     [
         ({"prompt_ids": ()}, "no tokens"),
         ({"prompt_ids": (1, 50)}, "1 ids outside the vocabulary of 50"),
-        ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"max_tokens": -1}, "max_tokens is -1"),
         ({"max_tokens": 98}, "= 101, the engine holds 100"),
         ({"min_tokens": 41}, "min_tokens is 41"),
         ({"num_draft_tokens": 9}, "built for 0 to 8"),
+        ({"num_draft_tokens": -2}, "is -2; the engine was built for 0 to 8, and -1 adapts"),
         ({"stop_strings": ("",)}, "empty string"),
         ({"sampling": Sampling(temperature=-0.1)}, "temperature is -0.1, expected a number from 0 to inf"),
         ({"sampling": Sampling(temperature=math.nan)}, "temperature is nan"),
@@ -230,7 +231,7 @@ def test_an_engine_that_stops_by_itself_ends_the_answer(target: Engine) -> None:
         ({"sampling": Sampling(top_k=-1)}, "top_k is -1"),
         ({"sampling": Sampling(repetition_penalty=0.0)}, "repetition_penalty is 0.0"),
         ({"sampling": Sampling(presence_penalty=math.inf)}, "presence_penalty is inf"),
-        ({"max_tokens": 0, "prompt_ids": ()}, "no tokens.*; max_tokens is 0"),
+        ({"max_tokens": -1, "prompt_ids": ()}, "no tokens.*; max_tokens is -1"),
     ],
 )
 def test_what_cannot_be_served_is_refused(change, message) -> None:

@@ -155,8 +155,13 @@ BLS_INPUTS = (
     *_singles("STRING", "guided_decoding_guide_type", "guided_decoding_guide"),
 )
 
-# Token ids in place of text: `text_input` becomes optional, exactly one of the two is given.
-OUR_BLS_INPUTS = (Tensor("input_ids", "INT32", (-1,)),)
+# Token ids, or a conversation as a JSON list of {role, content}, in place of text: `text_input` becomes
+# optional, exactly one of the three is given.
+OUR_BLS_INPUTS = (
+    Tensor("input_ids", "INT32", (-1,)),
+    Tensor("messages", "STRING"),
+    *_scalars("BOOL", "return_prompt_ids"),
+)
 
 BLS_OUTPUTS = (
     *_outputs("STRING", (-1,), "text_output"),
@@ -165,7 +170,7 @@ BLS_OUTPUTS = (
 )
 
 OUR_BLS_OUTPUTS = (
-    *_outputs("INT32", (-1,), "output_ids", "accepted_per_position"),
+    *_outputs("INT32", (-1,), "output_ids", "prompt_ids", "proposed_per_position", "accepted_per_position"),
     *_outputs("STRING", (1,), "finish_reason", "stop_reason", "speculation_off_reason"),
     *_outputs("INT32", (1,), "num_rounds"),
 )

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Literal
 
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup
@@ -35,6 +36,7 @@ from trtspec.triton_repo.contract import (
     OUR_LEAF_INPUTS,
     Tensor,
 )
+from trtspec.triton_repo.speculation.chat import ChatTemplate
 
 PUBLIC_MODEL = "tensorrt_llm_bls"
 TARGET_MODEL = "tensorrt_llm"
@@ -48,8 +50,11 @@ DEFAULT_DRAFT_TOKENS = 5
 class RepositoryOptions:
     """How the repository answers when a request does not say."""
 
-    # None: DEFAULT_DRAFT_TOKENS, or what the pair was built for if that is less.
-    num_draft_tokens: int | None = None
+    # "auto": chosen for every round. None: DEFAULT_DRAFT_TOKENS, or what the pair was built for if that
+    # is less.
+    num_draft_tokens: int | Literal["auto"] | None = None
+    # Renders conversations; None: the template of the checkpoint, if it has one.
+    chat_template: Path | None = None
     # NVIDIA's recipe puts the prompt in front of the answer; clients rarely want that.
     exclude_input_in_output: bool = True
     # Requests the public model works on; one more is told that it is busy.
@@ -88,7 +93,10 @@ def write_repository(pair: EnginePair, output: Path, options: RepositoryOptions 
             (folder / name / "1").mkdir(parents=True)
             (folder / name / "config.pbtxt").write_text(render(config), "utf-8")
         _write_model(folder / PUBLIC_MODEL, speculation, "speculation")
-        _link_files(pair.tokenizer, folder / PUBLIC_MODEL / "1" / "tokenizer")
+        tokenizer = folder / PUBLIC_MODEL / "1" / "tokenizer"
+        _link_files(pair.tokenizer, tokenizer)
+        if options.chat_template:
+            _put_chat_template(options.chat_template, tokenizer / "chat_template.jinja")
         for name, engine in ((TARGET_MODEL, pair.target), (DRAFT_MODEL, pair.draft)):
             _write_model(folder / name, cpu, "cpu_engine")
             _link_files(engine, folder / name / "1" / "engine")
@@ -109,7 +117,7 @@ def _public_config(pair: EnginePair, draft: EngineSettings, options: RepositoryO
     num_draft_tokens = options.num_draft_tokens
     if num_draft_tokens is None:
         num_draft_tokens = min(DEFAULT_DRAFT_TOKENS, target.max_draft_len)
-    if not 0 <= num_draft_tokens <= target.max_draft_len:
+    if num_draft_tokens != "auto" and not 0 <= num_draft_tokens <= target.max_draft_len:
         raise RepositoryError(
             f"num_draft_tokens is {num_draft_tokens}; {pair.path} was built for 0 to {target.max_draft_len}"
         )
@@ -193,6 +201,17 @@ def _write_model(model: Path, package: ModuleType, name: str) -> None:
     shutil.copytree(source, model / "1" / name, ignore=shutil.ignore_patterns("__pycache__"))
     entry_point = f"from {name}.serving import TritonPythonModel as TritonPythonModel\n"
     (model / "1" / "model.py").write_text(entry_point, "utf-8")
+
+
+def _put_chat_template(source: Path, destination: Path) -> None:
+    try:
+        text = source.read_text("utf-8")
+        ChatTemplate(text, {})
+    except (OSError, ValueError) as error:
+        raise RepositoryError(f"{source}: {error}; expected a Jinja template of messages") from error
+    # The file of the pair may be linked here; it stays as it is.
+    destination.unlink(missing_ok=True)
+    destination.write_text(text, "utf-8")
 
 
 def _link_files(source: Path, destination: Path) -> None:

@@ -9,8 +9,10 @@ import triton_python_backend_utils as pb
 from .callers import Caller
 from .dispatch import Asked
 from .draft_gate import DraftGate
+from .draft_length import SharedDraftLength
 from .engine_tensors import EngineInputs
 from .loop import Call, EngineCallError, Generation, Reply, Role
+from .metrics import Metrics
 from .output import Delta, Output
 from .request import GenerationRequest
 from .runtime import Runtime
@@ -27,24 +29,34 @@ class Answer:
         caller: Caller,
         runtime: Runtime,
         gate: DraftGate,
+        draft_length: SharedDraftLength,
+        metrics: Metrics,
         *,
         draft_max_seq_len: int,
+        arrival_s: float,
         streams: bool,
     ) -> None:
         self._request = request
         self._output = output
         self._caller = caller
         self._gate = gate
+        self._draft_length = draft_length
+        self._metrics = metrics
         self._off_reason = runtime.speculation_off_reason(request)
         self._generation = Generation(
-            request, output, draft_max_seq_len=draft_max_seq_len, draft_is_off=self._why_draft_is_off
+            request,
+            output,
+            draft_max_seq_len=draft_max_seq_len,
+            draft_is_off=self._why_draft_is_off,
+            draft_length=draft_length,
+            arrival_s=arrival_s,
         )
         self._inputs = EngineInputs(request, runtime)
         self._streams = streams
         self._call: Call | None = None
         self._asked_before: set[Role] = set()
         self._over = False
-        caller.add(Delta(text=request.echo))
+        caller.add(Delta(text=request.echo) + output.take())
 
     def next(self) -> Asked | None:
         """Return the next call to make; None when the answer is over, the last response sent."""
@@ -74,7 +86,9 @@ class Answer:
     def _next(self) -> Asked | None:
         self._call = call = None if self._caller.has_gone else self._generation.next_call()
         if call is None:
-            self._over = True
+            self._leave()
+            if not self._caller.has_gone:
+                self._metrics.count_answer(self._generation.speculation, self._output.num_tokens)
             self._caller.end(self._last_response)
             return None
         # The first call brings the whole prompt to an engine.
@@ -89,6 +103,7 @@ class Answer:
                 self._gate.worked()
             return
         self._generation.fail(call, error)
+        self._metrics.count("trtspec_draft_failures_total")
         reason = self._generation.speculation.off_reason
         # A call that was refused says nothing about the next one.
         if not error.refused and self._gate.failed(reason):
@@ -103,13 +118,18 @@ class Answer:
         return pb.InferenceResponse(delta_tensors(delta, self._request))
 
     def _last_response(self, delta: Delta) -> Any:
-        usage = usage_tensors(self._request, self._output, self._generation.speculation)
+        made = self._generation
+        usage = usage_tensors(self._request, self._output, made.speculation, made.times)
         return pb.InferenceResponse([*delta_tensors(delta, self._request), *usage])
+
+    def _leave(self) -> None:
+        self._over = True
+        self._draft_length.close()
 
     def _fail(self, error: Exception) -> None:
         if self._over:
             return
-        self._over = True
+        self._leave()
         if isinstance(error, EngineCallError):
             (self._caller.refuse if error.refused else self._caller.fail)(str(error))
         else:

@@ -26,6 +26,31 @@ MAX_PROMPT_CHARACTERS = 16 << 20
 Message = dict[str, str]
 
 
+NO_TEMPLATE = (
+    "this model has no chat template; give it one with `trtspec repo --chat-template FILE`, "
+    "or send the prompt as text_input"
+)
+
+
+class Chat:
+    """Conversations of one model; where there is no template that works, each is refused with the reason."""
+
+    def __init__(self, tokenizer_folder: Path) -> None:
+        self._template: ChatTemplate | None = None
+        self._reason = NO_TEMPLATE
+        try:
+            self._template = load_template(tokenizer_folder)
+        except (ValueError, OSError, ImportError) as error:
+            self._reason = str(error)
+
+    def prompt(self, messages: str) -> str:
+        """Return the text of the prompt for a conversation in JSON."""
+        conversation = read_messages(messages)
+        if self._template is None:
+            raise RequestError(f"messages: {self._reason}")
+        return self._template.render(conversation)
+
+
 class ChatTemplate:
     """A checkpoint's template, compiled once. ValueError: it cannot be read."""
 

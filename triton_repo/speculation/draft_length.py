@@ -1,9 +1,9 @@
 """Which draft length γ the next round of an answer has; 0 leaves the target alone.
 
 `FixedDraftLength` is what a request asked for. `DraftLengths` adapts: one object for a model, shared
-by its requests, gives each an `AdaptiveDraftLength`. It takes the γ with the most expected tokens a
-second (`throughput`), given what calls cost at the number of requests now in flight and how often
-draft tokens are kept, by this request and by all.
+by its requests, gives each a `SharedDraftLength`. Where the request fixes no γ, that takes the one
+with the most expected tokens a second (`throughput`), given what calls cost at the number of requests
+now in flight and how often draft tokens are kept, by this request and by all.
 
 What is not done is not measured, so now and then a request does something else than what looks
 best. Such probes are paid from a budget of `PROBE_SHARE` of all time: each is charged what it lost
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Protocol
 
-from .throughput import Acceptance, Costs, Mean, OwnAcceptance, best_draft_length
+from .throughput import SHORTEST_S, Acceptance, Costs, Mean, OwnAcceptance, best_draft_length
 
 # The share of time that may be lost to probes.
 PROBE_SHARE = 0.008
@@ -70,6 +70,10 @@ class PlainCall:
 class DraftLength(Protocol):
     """Chooses γ for one answer, and hears what came of it."""
 
+    @property
+    def off_reason(self) -> str:
+        """Why the draft is not asked at present; "" if it is, or was never to be."""
+
     def choose(self, remaining: int) -> Step: ...
 
     def record_round(self, done: Round) -> None: ...
@@ -79,6 +83,8 @@ class DraftLength(Protocol):
 
 class FixedDraftLength:
     """The γ that a request asked for."""
+
+    off_reason = ""
 
     def __init__(self, num_draft_tokens: int) -> None:
         self._num_draft_tokens = num_draft_tokens
@@ -109,11 +115,15 @@ class DraftLengths:
         # The γ chosen last that was no probe.
         self.current = min(FIRST_DRAFT_LENGTH, max_draft_len)
 
-    def request(self) -> AdaptiveDraftLength:
-        """Return the chooser of a new request; close it at the end of the answer."""
+    @property
+    def in_flight(self) -> int:
+        return self._in_flight
+
+    def request(self, fixed: FixedDraftLength | None = None) -> SharedDraftLength:
+        """Return the chooser of a new request, `fixed` or adapting; close it at the end of the answer."""
         with self._lock:
             self._in_flight += 1
-        return AdaptiveDraftLength(self)
+        return SharedDraftLength(self, fixed)
 
     def _costs_now(self) -> Costs:
         load = self._in_flight.bit_length()
@@ -121,7 +131,7 @@ class DraftLengths:
             self._costs[load] = Costs()
         return self._costs[load]
 
-    def _choose(self, own: AdaptiveDraftLength, remaining: int) -> Step:
+    def _choose(self, own: SharedDraftLength, remaining: int) -> Step:
         own.probe = ""
         limit = min(self._max_draft_len, remaining - 1)
         if limit < 1:
@@ -142,7 +152,7 @@ class DraftLengths:
         return self._step_with(own, best, limit, remaining)
 
     def _step_without(
-        self, own: AdaptiveDraftLength, draft_tokens: int, plain_s: float, remaining: int
+        self, own: SharedDraftLength, draft_tokens: int, plain_s: float, remaining: int
     ) -> Step:
         price_s = self._probe_s["on"].value
         if self._budget_s >= price_s:
@@ -153,7 +163,7 @@ class DraftLengths:
         tokens = max(SHORTEST_CHUNK_TOKENS, math.ceil((price_s - self._budget_s) / earned_s))
         return Step(plain_tokens=tokens if remaining - tokens >= SHORTEST_CHUNK_TOKENS else remaining)
 
-    def _step_with(self, own: AdaptiveDraftLength, best: int, limit: int, remaining: int) -> Step:
+    def _step_with(self, own: SharedDraftLength, best: int, limit: int, remaining: int) -> Step:
         kind = ("off", "vary", "vary")[self._probes % 3]
         if self._budget_s > 0.0 and self._budget_s >= self._probe_s[kind].value:
             if kind == "off" and remaining > 2 * GLANCE_TOKENS:
@@ -163,12 +173,12 @@ class DraftLengths:
         self.current = best
         return Step(draft_tokens=best)
 
-    def _probe(self, own: AdaptiveDraftLength, kind: str, step: Step) -> Step:
+    def _probe(self, own: SharedDraftLength, kind: str, step: Step) -> Step:
         own.probe = kind
         self._probes += 1
         return step
 
-    def _record_round(self, own: AdaptiveDraftLength, done: Round) -> None:
+    def _record_round(self, own: SharedDraftLength, done: Round) -> None:
         costs = self._costs_now()
         costs.draft.observe(done.proposed, done.draft_s, steady=done.draft_steady)
         costs.target.observe(done.proposed, done.target_s, steady=done.target_steady)
@@ -179,17 +189,17 @@ class DraftLengths:
         changeover_s = costs.call.value if own.probe == "on" else 0.0
         self._account(own, done.draft_s + target_s, done.tokens, changeover_s)
 
-    def _record_plain(self, own: AdaptiveDraftLength, done: PlainCall) -> None:
+    def _record_plain(self, own: SharedDraftLength, done: PlainCall) -> None:
         costs = self._costs_now()
         if done.rest_tokens:
-            costs.plain.observe(done.rest_s / done.rest_tokens)
+            costs.plain.observe(max(done.rest_s / done.rest_tokens, SHORTEST_S))
         first_s = costs.plain.value * done.first_tokens
         if done.steady:
             costs.call.observe(max(done.first_s - first_s, 0.0))
             first_s = done.first_s
         self._account(own, first_s + done.rest_s, done.first_tokens + done.rest_tokens, 0.0)
 
-    def _account(self, own: AdaptiveDraftLength, seconds: float, tokens: int, changeover_s: float) -> None:
+    def _account(self, own: SharedDraftLength, seconds: float, tokens: int, changeover_s: float) -> None:
         self._budget_s += PROBE_SHARE * seconds
         if not own.probe:
             return
@@ -199,18 +209,25 @@ class DraftLengths:
         self._budget_s = max(self._budget_s - lost_s, -LARGEST_DEBT_PROBES * price.value)
 
 
-class AdaptiveDraftLength:
-    """The γ that pays best for one request, round by round."""
+class SharedDraftLength:
+    """The γ that pays best for one request, round by round; or a fixed one, from which others learn."""
 
-    def __init__(self, shared: DraftLengths) -> None:
+    def __init__(self, shared: DraftLengths, fixed: FixedDraftLength | None = None) -> None:
         self._shared = shared
+        self._fixed = fixed
         self.acceptance = OwnAcceptance()
         self.speculates = True
         # What the last step tried out: "on", "off", "vary", or nothing; and seconds a token of the best.
         self.probe = ""
         self.best_s = 0.0
 
+    @property
+    def off_reason(self) -> str:
+        return "" if self.speculates else "tokens come faster without a draft at present"
+
     def choose(self, remaining: int) -> Step:
+        if self._fixed:
+            return self._fixed.choose(remaining)
         with self._shared._lock:
             return self._shared._choose(self, remaining)
 

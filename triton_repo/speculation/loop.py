@@ -17,6 +17,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from .call_times import CallTimes
+from .draft_length import DraftLength, FixedDraftLength, Step
 from .output import Delta, Output, Token
 from .request import GenerationRequest
 
@@ -80,19 +82,24 @@ class Speculation:
     rounds: int = 0
     proposed: int = 0
     accepted: int = 0
+    # By position in a round: how many tokens were drafted there, and how many of them kept.
+    proposed_per_position: list[int] = field(default_factory=list)
     accepted_per_position: list[int] = field(default_factory=list)
     off_reason: str = ""
 
-    def record(self, proposed: Sequence[int], returned: Sequence[int]) -> None:
-        """Count a round: the target accepted the draft tokens that it returned."""
+    def record(self, proposed: Sequence[int], returned: Sequence[int]) -> int:
+        """Count a round and return how many draft tokens the target accepted: those that it returned."""
         accepted = common_length(proposed, returned)
         self.rounds += 1
         self.proposed += len(proposed)
         self.accepted += accepted
-        missing = accepted - len(self.accepted_per_position)
-        self.accepted_per_position += [0] * missing
-        for position in range(accepted):
-            self.accepted_per_position[position] += 1
+        missing = [0] * (len(proposed) - len(self.proposed_per_position))
+        self.proposed_per_position += missing
+        self.accepted_per_position += missing
+        for position in range(len(proposed)):
+            self.proposed_per_position[position] += 1
+            self.accepted_per_position[position] += position < accepted
+        return accepted
 
 
 def common_length(proposed: Sequence[int], returned: Sequence[int]) -> int:
@@ -111,6 +118,8 @@ class Generation:
     Args:
         draft_max_seq_len: tokens the draft engine holds.
         draft_is_off: says, each time before the draft is asked, why it must not be; "" if it may.
+        draft_length: chooses γ for every round; None takes the one the request asks for.
+        arrival_s: when the request came, by `time.monotonic`; None for now.
     """
 
     def __init__(
@@ -120,13 +129,19 @@ class Generation:
         *,
         draft_max_seq_len: int,
         draft_is_off: Callable[[], str] = str,
+        draft_length: DraftLength | None = None,
+        arrival_s: float | None = None,
     ) -> None:
         self.speculation = Speculation()
         self._request = request
         self._output = output
         self._draft_max_seq_len = draft_max_seq_len
         self._draft_is_off = draft_is_off
+        self._draft_length = draft_length or FixedDraftLength(request.num_draft_tokens)
+        self.times = CallTimes(self._draft_length, arrival_s=arrival_s)
         self._proposal: Reply | None = None
+        if not request.max_tokens:
+            output.finish("length")
         # Written once from left to right, so that calls can share it.
         self._ids = np.empty(len(request.prompt_ids) + request.max_tokens, np.int32)
         self._ids[: len(request.prompt_ids)] = request.prompt_ids
@@ -134,22 +149,28 @@ class Generation:
     def next_call(self) -> Call | None:
         """Return what to ask next; None when the answer is complete."""
         if self._output.finish_reason:
+            self.times.finish()
+            self.speculation.off_reason = self.speculation.off_reason or self._draft_length.off_reason
             return None
         if self._proposal is not None:
+            self.times.verify(len(self._proposal.ids))
             return self._target_call(len(self._proposal.ids) + 1, proposal=self._proposal)
-        count = self._draft_length()
-        if count:
-            return self._call("draft", count, return_logits=self._rejection_sampling)
-        return self._target_call(self._remaining, streaming=True)
+        self.times.begin()
+        step = self._choose()
+        if step.draft_tokens:
+            return self._call("draft", step.draft_tokens, return_logits=self._rejection_sampling)
+        return self._target_call(step.plain_tokens, streaming=True)
 
     def take(self, call: Call, reply: Reply) -> Delta:
         """Return what a reply makes certain; once the answer is complete, the call may be stopped."""
         if call.engine == "draft":
             self._proposal = reply if reply.ids else None
             return Delta()
+        accepted = 0
         if call.draft_ids:
             self._proposal = None
-            self.speculation.record(call.draft_ids, reply.ids)
+            accepted = self.speculation.record(call.draft_ids, reply.ids)
+        self.times.take(len(reply.ids), accepted)
         for token in reply.tokens():
             self._ids[self._length] = token.id
             if self._output.push(token):
@@ -183,16 +204,19 @@ class Generation:
     def _remaining(self) -> int:
         return self._request.max_tokens - self._output.num_tokens
 
-    def _draft_length(self) -> int:
-        """Return how many tokens to ask of the draft; 0 when the target shall go on alone."""
-        count = min(self._request.num_draft_tokens, self._remaining - 1)
-        if count < 1 or self.speculation.off_reason:
-            return 0
-        if self._length + count > self._draft_max_seq_len:
+    def _choose(self) -> Step:
+        """Return what to do next, which is the target alone where the draft cannot be asked."""
+        alone = Step(plain_tokens=self._remaining)
+        if self.speculation.off_reason:
+            return alone
+        step = self._draft_length.choose(self._remaining)
+        if not step.draft_tokens:
+            return step
+        if self._length + step.draft_tokens > self._draft_max_seq_len:
             self.speculation.off_reason = f"the draft engine holds {self._draft_max_seq_len} tokens"
         else:
             self.speculation.off_reason = self._draft_is_off()
-        return 0 if self.speculation.off_reason else count
+        return alone if self.speculation.off_reason else step
 
     def _target_call(
         self, max_new_tokens: int, *, proposal: Reply | None = None, streaming: bool = False

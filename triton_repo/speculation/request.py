@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+# As a request's or the repository's number of draft tokens: choose it for every round.
+ADAPTIVE = -1
+
 
 class RequestError(ValueError):
     """A request that cannot be served as asked; its message goes to the caller."""
@@ -77,21 +80,23 @@ class GenerationRequest:
     use_draft_logits: bool = False
     return_log_probs: bool = False
     return_logits: bool = False
+    return_prompt_ids: bool = False
     # Text put before the first delta: the prompt, when the caller wants it echoed.
     echo: str = ""
 
     def check(self, limits: Limits) -> None:
         """Raise RequestError for what no engine behind these limits can serve."""
-        length = len(self.prompt_ids) + self.max_tokens
+        # Whoever asks for no tokens wants the prompt's, however many they are.
+        length = len(self.prompt_ids) + self.max_tokens if self.max_tokens else 0
         outside = [i for i in self.prompt_ids if not 0 <= i < limits.vocab_size]
         checks = (
-            (not self.prompt_ids, "the prompt has no tokens; send text_input or input_ids"),
+            (not self.prompt_ids, "the prompt has no tokens; send text_input, input_ids or messages"),
             (
                 bool(outside),
                 f"input_ids: {len(outside)} ids outside the vocabulary of {limits.vocab_size}, "
                 f"first {outside[:1]}",
             ),
-            (self.max_tokens < 1, f"max_tokens is {self.max_tokens}; it must be at least 1"),
+            (self.max_tokens < 0, f"max_tokens is {self.max_tokens}; it must be at least 0"),
             (
                 length > limits.max_seq_len,
                 f"prompt of {len(self.prompt_ids)} tokens + max_tokens {self.max_tokens} = {length}, "
@@ -102,9 +107,9 @@ class GenerationRequest:
                 f"min_tokens is {self.min_tokens}; it must lie between 0 and max_tokens {self.max_tokens}",
             ),
             (
-                not 0 <= self.num_draft_tokens <= limits.max_draft_len,
+                not ADAPTIVE <= self.num_draft_tokens <= limits.max_draft_len,
                 f"num_draft_tokens is {self.num_draft_tokens}; the engine was built for 0 to "
-                f"{limits.max_draft_len}",
+                f"{limits.max_draft_len}, and {ADAPTIVE} adapts",
             ),
             ("" in self.stop_strings, "stop_words holds an empty string; leave it out"),
         )

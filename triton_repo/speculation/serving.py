@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import triton_python_backend_utils as pb
+
 from .answer import Answer
 from .callers import Caller, Callers
+from .chat import Chat
 from .dispatch import Dispatcher
 from .draft_gate import DraftGate
+from .draft_length import DraftLengths, FixedDraftLength
 from .engines import Engines
+from .metrics import Metrics
 from .output import Output
-from .request import Limits, RequestError
+from .request import ADAPTIVE, Limits, RequestError
 from .runtime import RUNTIMES
 from .tensors import Inputs, read_request
 from .tokenizer import Tokenizer
@@ -30,16 +36,19 @@ class TritonPythonModel:
             max_seq_len=int(settings["max_seq_len"]),
             draft_max_seq_len=int(settings["draft_max_seq_len"]),
             max_draft_len=int(settings["max_draft_len"]),
-            default_draft_len=int(settings["num_draft_tokens"]),
+            default_draft_len=_default_draft_len(settings["num_draft_tokens"]),
         )
         self._eos_ids = tuple(int(i) for i in settings["eos_token_ids"].split(",") if i)
         self._excludes_input = settings["exclude_input_in_output"] == "true"
-        self._tokenizer = Tokenizer(Path(__file__).parent.parent / "tokenizer" / "tokenizer.json")
+        folder = Path(__file__).parent.parent / "tokenizer"
+        self._tokenizer = Tokenizer(folder / "tokenizer.json")
+        self._chat = Chat(folder)
         self._runtime = RUNTIMES[settings["engine_runtime"]]
         self._capacity = int(settings["max_inflight_requests"])
         # Twice: an engine that does not answer keeps the threads that asked it.
         self._threads = ThreadPoolExecutor(2 * self._capacity)
         self._gate = DraftGate()
+        self._draft_lengths = DraftLengths(self._limits.max_draft_len)
         self._engines = Engines(
             {
                 "target": settings["tensorrt_llm_model_name"],
@@ -47,6 +56,14 @@ class TritonPythonModel:
             }
         )
         self._callers = Callers(self._engines.take_ended)
+        self._metrics = Metrics(
+            pb.MetricFamily,
+            args["model_name"],
+            {
+                "trtspec_draft_length": lambda: self._draft_lengths.current,
+                "trtspec_requests_in_flight": lambda: len(self._callers),
+            },
+        )
         self._dispatcher = Dispatcher(
             self._engines.ask,
             self._threads,
@@ -62,18 +79,20 @@ class TritonPythonModel:
             is_full = len(self._callers) >= self._capacity
             caller = self._callers.welcome(request.get_response_sender())
             if is_full:
+                self._metrics.count("trtspec_rejected_busy_total")
                 caller.turn_away(f"{self._capacity} requests are in flight; try again later")
             else:
-                self._threads.submit(self._serve, request, caller)
+                self._threads.submit(self._serve, request, caller, time.monotonic())
 
     def finalize(self) -> None:
+        self._metrics.close()
         self._dispatcher.close()
         self._callers.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _serve(self, request: Any, caller: Caller) -> None:
+    def _serve(self, request: Any, caller: Caller, arrival_s: float) -> None:
         try:
-            answer = self._read(Inputs(request), caller)
+            answer = self._read(Inputs(request), caller, arrival_s)
         except RequestError as error:
             caller.refuse(str(error))
         except Exception as error:
@@ -81,8 +100,10 @@ class TritonPythonModel:
         else:
             self._dispatcher.run(answer)
 
-    def _read(self, inputs: Inputs, caller: Caller) -> Answer:
-        request = read_request(inputs, self._tokenizer, self._limits, self._eos_ids, self._excludes_input)
+    def _read(self, inputs: Inputs, caller: Caller, arrival_s: float) -> Answer:
+        request = read_request(
+            inputs, self._tokenizer, self._chat, self._limits, self._eos_ids, self._excludes_input
+        )
         output = Output(
             self._tokenizer.detokenizer(),
             max_tokens=request.max_tokens,
@@ -90,12 +111,21 @@ class TritonPythonModel:
             stop_strings=request.stop_strings,
             min_tokens=request.min_tokens,
         )
+        adapts = request.num_draft_tokens == ADAPTIVE
+        fixed = None if adapts else FixedDraftLength(request.num_draft_tokens)
         return Answer(
             request,
             output,
             caller,
             self._runtime,
             self._gate,
+            self._draft_lengths.request(fixed),
+            self._metrics,
             draft_max_seq_len=self._limits.draft_max_seq_len,
+            arrival_s=arrival_s,
             streams=inputs.flag("stream"),
         )
+
+
+def _default_draft_len(setting: str) -> int:
+    return ADAPTIVE if setting == "auto" else int(setting)

@@ -13,6 +13,8 @@ import numpy as np
 import triton_python_backend_utils as pb
 from numpy.typing import NDArray
 
+from .call_times import CallTimes
+from .chat import Chat
 from .input_limits import check_sizes
 from .loop import Speculation
 from .output import Delta, Output
@@ -61,16 +63,18 @@ class Inputs:
 
 
 def read_request(
-    inputs: Inputs, tokenizer: Tokenizer, limits: Limits, eos_ids: tuple[int, ...], excludes_input: bool
+    inputs: Inputs,
+    tokenizer: Tokenizer,
+    chat: Chat,
+    limits: Limits,
+    eos_ids: tuple[int, ...],
+    excludes_input: bool,
 ) -> GenerationRequest:
     """Return the checked request; RequestError for what cannot be served."""
     _refuse_unsupported(inputs)
     check_sizes(inputs.array, limits.max_seq_len)
-    texts, ids = inputs.texts("text_input"), inputs.array("input_ids")
-    if (not texts) == (ids is None):
-        raise RequestError("exactly one of text_input and input_ids must be given")
+    text, prompt_ids = _read_prompt(inputs, tokenizer, chat)
     echoes = not inputs.flag("exclude_input_in_output", excludes_input)
-    prompt_ids = tokenizer.encode(texts[0]) if ids is None else tuple(ids.tolist())
     end_id = inputs.integer("end_id")
     if end_id is not None:
         eos_ids = (end_id,) if end_id >= 0 else ()
@@ -86,10 +90,25 @@ def read_request(
         use_draft_logits=inputs.flag("use_draft_logits"),
         return_log_probs=inputs.flag("return_log_probs"),
         return_logits=inputs.flag("return_generation_logits"),
-        echo=(texts[0] if texts else tokenizer.decode(prompt_ids)) if echoes else "",
+        return_prompt_ids=inputs.flag("return_prompt_ids"),
+        echo=(tokenizer.decode(prompt_ids) if text is None else text) if echoes else "",
     )
     request.check(limits)
     return request
+
+
+def _read_prompt(inputs: Inputs, tokenizer: Tokenizer, chat: Chat) -> tuple[str | None, tuple[int, ...]]:
+    """Return the prompt's text, None where it came as ids, and its ids."""
+    texts, conversations = inputs.texts("text_input"), inputs.texts("messages")
+    ids = inputs.array("input_ids")
+    if bool(texts) + bool(conversations) + (ids is not None) != 1:
+        raise RequestError("exactly one of text_input, input_ids and messages must be given")
+    if ids is not None:
+        return None, tuple(ids.tolist())
+    if conversations:
+        text = chat.prompt(conversations[0])
+        return text, tokenizer.encode(text, special_tokens=False)
+    return texts[0], tokenizer.encode(texts[0])
 
 
 def _refuse_unsupported(inputs: Inputs) -> None:
@@ -151,7 +170,9 @@ def delta_tensors(delta: Delta, request: GenerationRequest) -> list[Any]:
     return tensors
 
 
-def usage_tensors(request: GenerationRequest, output: Output, speculation: Speculation) -> list[Any]:
+def usage_tensors(
+    request: GenerationRequest, output: Output, speculation: Speculation, times: CallTimes
+) -> list[Any]:
     """Return what the last response says about the whole answer."""
     rate = speculation.accepted / speculation.proposed if speculation.proposed else 0.0
     counts = {
@@ -161,10 +182,16 @@ def usage_tensors(request: GenerationRequest, output: Output, speculation: Specu
         "total_draft_tokens": speculation.proposed,
         "total_accepted_draft_tokens": speculation.accepted,
     }
+    lists = {
+        "proposed_per_position": speculation.proposed_per_position,
+        "accepted_per_position": speculation.accepted_per_position,
+        **({"prompt_ids": request.prompt_ids} if request.return_prompt_ids else {}),
+    }
     return [
         *(_scalar(name, value, np.int32) for name, value in counts.items()),
+        *(pb.Tensor(name, np.array([values], np.int32)) for name, values in lists.items()),
+        *(_scalar(name, nanoseconds, np.int64) for name, nanoseconds in times.nanoseconds().items()),
         _scalar("acceptance_rate", rate, np.float32),
-        pb.Tensor("accepted_per_position", np.array([speculation.accepted_per_position], np.int32)),
         _text("speculation_off_reason", speculation.off_reason),
     ]
 

@@ -18,6 +18,8 @@ REQUEST_PRIOR = 24.0
 FIRST_ACCEPTANCE = 0.7
 # A call that took longer than this many times what was expected says less about calls than about a pause.
 LONGEST = 4.0
+# No call takes less, whatever a clock says.
+SHORTEST_S = 1e-7
 
 
 class Mean:
@@ -58,6 +60,7 @@ class Line:
 
     def observe(self, tokens: int, seconds: float, *, steady: bool = True) -> None:
         """Learn from a call; one that is not `steady` had more to do, so it only bounds the cost."""
+        seconds = max(seconds, SHORTEST_S)
         if not steady and self.weight and seconds >= self.at(tokens):
             return
         if steady and self._provisional:

@@ -11,13 +11,29 @@ import click
 from trtspec.recipe.option import recipe_option
 
 
+class DraftTokens(click.ParamType):
+    """A number of draft tokens, or auto."""
+
+    name = "auto|N"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        return value if value == "auto" else click.IntRange(min=0).convert(value, parameter, context)
+
+
 @click.command()
 @click.argument("pair", type=click.Path(path_type=Path))
 @click.option(
     "--output", type=click.Path(path_type=Path), required=True, help="Folder to make; must not exist."
 )
 @click.option(
-    "--num-draft-tokens", type=click.IntRange(min=0), help="γ of a request that asks for none.  [default: 5]"
+    "--num-draft-tokens",
+    type=DraftTokens(),
+    help="γ of a request that asks for none; auto: chosen for every round.  [default: 5]",
+)
+@click.option(
+    "--chat-template",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Jinja file that renders conversations, in place of the checkpoint's.",
 )
 @click.option(
     "--exclude-input-in-output/--include-input-in-output",

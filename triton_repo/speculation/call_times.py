@@ -1,0 +1,103 @@
+"""When things happened to one answer, and what each of its steps took.
+
+A step is a round, which is a call of the draft and one of the target, or a call of the target alone.
+It lasts until the next begins, so that what happens between calls is part of its cost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from .draft_length import DraftLength, PlainCall, Round
+
+
+class CallTimes:
+    """Hears of the calls of an answer; tells the draft length what the steps cost and brought.
+
+    Times are those of `clock`, in seconds; None for what has not happened.
+    """
+
+    def __init__(
+        self,
+        draft_length: DraftLength,
+        *,
+        arrival_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._draft_length = draft_length
+        self._clock = clock
+        self.arrival_s = clock() if arrival_s is None else arrival_s
+        self.first_scheduled_s: float | None = None
+        self.first_token_s: float | None = None
+        self.last_token_s: float | None = None
+        self._began_s = self._verify_s = self._first_reply_s = self._last_reply_s = 0.0
+        self._proposed = self._accepted = self._first_tokens = self._tokens = 0
+        # What the engines have read up to the step before this one.
+        self._draft_keeps_up = self._target_keeps_up = False
+
+    def nanoseconds(self) -> dict[str, int]:
+        """Return the times as NVIDIA's outputs have them: of a steady clock, 0 for what has not happened."""
+        times = {
+            "arrival_time_ns": self.arrival_s,
+            "first_scheduled_time_ns": self.first_scheduled_s,
+            "first_token_time_ns": self.first_token_s,
+            "last_token_time_ns": self.last_token_s,
+        }
+        return {name: round((seconds or 0.0) * 1e9) for name, seconds in times.items()}
+
+    def begin(self) -> None:
+        """A step begins, and with it the one before is over."""
+        now = self._clock()
+        self._tell(now)
+        self._began_s = now
+        self._proposed = self._accepted = self._first_tokens = self._tokens = 0
+        if self.first_scheduled_s is None:
+            self.first_scheduled_s = now
+
+    def verify(self, proposed: int) -> None:
+        """The draft has answered, and the target is asked."""
+        self._verify_s = self._clock()
+        self._proposed = proposed
+
+    def take(self, tokens: int, accepted: int = 0) -> None:
+        """A reply of the target brings tokens, of which `accepted` were drafted."""
+        self._last_reply_s = now = self._clock()
+        if not self._tokens:
+            self._first_reply_s, self._first_tokens = now, tokens
+        self._tokens += tokens
+        self._accepted = accepted
+        if tokens:
+            self.last_token_s = now
+            if self.first_token_s is None:
+                self.first_token_s = now
+
+    def finish(self) -> None:
+        """The answer is over."""
+        self._tell(self._clock())
+        self._tokens = 0
+
+    def _tell(self, now: float) -> None:
+        if not self._tokens:
+            return
+        if self._proposed:
+            done = Round(
+                proposed=self._proposed,
+                accepted=self._accepted,
+                tokens=self._tokens,
+                draft_s=self._verify_s - self._began_s,
+                target_s=now - self._verify_s,
+                draft_steady=self._draft_keeps_up,
+                target_steady=self._target_keeps_up,
+            )
+            self._draft_length.record_round(done)
+        else:
+            plain = PlainCall(
+                first_tokens=self._first_tokens,
+                first_s=self._first_reply_s - self._began_s,
+                rest_tokens=self._tokens - self._first_tokens,
+                rest_s=self._last_reply_s - self._first_reply_s,
+                steady=self._target_keeps_up,
+            )
+            self._draft_length.record_plain(plain)
+        self._draft_keeps_up, self._target_keeps_up = bool(self._proposed), True
