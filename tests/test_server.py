@@ -45,6 +45,8 @@ input [
 ]
 output [ { name: "text_output" data_type: TYPE_STRING dims: [ -1 ] } ]
 instance_group [ { count: 1 kind: KIND_CPU } ]
+parameters: { key: "max_draft_len" value: { string_value: "4" } }
+parameters: { key: "engine_runtime" value: { string_value: "cpu" } }
 """
 
 # A double of the public model: answers with its own text and notes what it was asked.
@@ -162,8 +164,7 @@ def test_its_shared_memory_can_be_told_from_others(healthy: Server):
 
 def test_ready_means_that_it_answered_without_and_with_a_draft(healthy: Server):
     first, second, *_ = (healthy.repository / "tensorrt_llm_bls" / "asked").read_text().splitlines()
-    assert first == "0 1"
-    assert second.startswith("1 ")
+    assert (first, second) == ("0 6", "4 6")
 
 
 def test_the_answer_to_a_request_comes_back_and_is_not_in_the_log(healthy: Server):
@@ -334,6 +335,16 @@ def test_a_server_whose_model_cannot_answer_is_not_ready(tmp_path: Path, traces:
     )
     with (
         pytest.raises(ServerError, match=r"did not answer with num_draft_tokens 0: .*KeyError: 'cache'"),
+        serve(repository, FREE_PORTS, on_launch=traces.note),
+    ):
+        pass
+
+
+def test_a_server_whose_answer_depends_on_the_draft_is_not_ready(tmp_path: Path, traces: Traces):
+    lies = ECHO.replace('value("text_input")', 'str(value("num_draft_tokens"))')
+    repository = write_repository(tmp_path / "repo", tensorrt_llm_bls=lies)
+    with (
+        pytest.raises(ServerError, match=r"answered '0' with num_draft_tokens 0 and '4' with 4; .*equal"),
         serve(repository, FREE_PORTS, on_launch=traces.note),
     ):
         pass
