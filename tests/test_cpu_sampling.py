@@ -159,6 +159,32 @@ def test_rejection_sampling_gives_the_targets_processed_distribution() -> None:
         assert chisquare(counts[kept.numpy()], frequencies).pvalue > FALSE_ALARM
 
 
+def test_a_draft_length_chosen_by_what_was_kept_leaves_the_distribution_as_it_is() -> None:
+    """Three tokens of a Markov chain: two are drafted after a round that was kept, none after a refusal."""
+    count, vocab, length = 3_000, 3, 3
+    generator = torch.Generator().manual_seed(4)
+    target, draft = torch.randn(2, vocab, vocab, generator=generator)
+    answers = []
+    for seed in range(count):
+        sampler = Sampler(SamplingParams(temperature=1.0, seed=seed), [])
+        ids, ahead = [0], 1
+        while len(ids) <= length:
+            drafted: list[int] = []
+            for _ in range(ahead):
+                last = [*ids, *drafted][-1]
+                drafted += sampler.extend(draft[last][None], [*ids, *drafted], 0, [], None)
+            before = [ids[-1], *drafted]
+            new = sampler.extend(target[before], ids, 0, drafted, draft[before[:-1]] if drafted else None)
+            ids += new
+            ahead = 0 if len(new) <= len(drafted) else max(1, 2 * ahead)
+        answers.append(ids[1 : length + 1])
+    step = target.double().softmax(-1).numpy()
+    expected = np.einsum("a,ab,bc->abc", step[0], step, step) * count
+    counts = np.zeros_like(expected)
+    np.add.at(counts, tuple(np.array(answers).T), 1)
+    assert chisquare(counts.ravel(), expected.ravel()).pvalue > FALSE_ALARM
+
+
 def test_the_noise_of_a_residual_draw_is_not_the_one_the_draft_has_used() -> None:
     """A draft that hardly knows one of two equal tokens: reused noise would favour the token it shuns."""
     target_rows = torch.tensor([[0.05, 0.475, 0.475], [1.0, 1.0, 1.0]]).log()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 from engine_doubles import (
@@ -20,6 +20,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtspec.triton_repo.speculation.detokenizer import Detokenizer
+from trtspec.triton_repo.speculation.draft_length import (
+    DraftLength,
+    FixedDraftLength,
+    PlainCall,
+    Round,
+    Step,
+)
 from trtspec.triton_repo.speculation.loop import EngineCallError, Generation
 from trtspec.triton_repo.speculation.output import Delta, Output
 from trtspec.triton_repo.speculation.request import (
@@ -39,7 +46,9 @@ def letters(ids: list[int]) -> str:
     return "".join(chr(97 + i % 26) + ("x" if i >= 26 else "") for i in ids)
 
 
-def generation(request: GenerationRequest, *, draft_max_seq_len: int = 1000) -> Generation:
+def generation(
+    request: GenerationRequest, *, draft_max_seq_len: int = 1000, draft_length: DraftLength | None = None
+) -> Generation:
     output = Output(
         Detokenizer(letters),
         max_tokens=request.max_tokens,
@@ -47,7 +56,7 @@ def generation(request: GenerationRequest, *, draft_max_seq_len: int = 1000) -> 
         stop_strings=request.stop_strings,
         min_tokens=request.min_tokens,
     )
-    return Generation(request, output, draft_max_seq_len=draft_max_seq_len)
+    return Generation(request, output, draft_max_seq_len=draft_max_seq_len, draft_length=draft_length)
 
 
 def run(
@@ -237,3 +246,74 @@ def test_an_engine_that_stops_by_itself_ends_the_answer(target: Engine) -> None:
 def test_what_cannot_be_served_is_refused(change, message) -> None:
     with pytest.raises(RequestError, match=message):
         replace(REQUEST, **change).check(LIMITS)
+
+
+@dataclass
+class ScriptedLength:
+    """A double of a draft length: takes its steps from a list, over and over, and notes what it hears."""
+
+    script: list[Step]
+    rounds: list[Round] = field(default_factory=list)
+    plain_calls: list[PlainCall] = field(default_factory=list)
+    off_reason: str = ""
+    taken: int = 0
+
+    def choose(self, remaining: int) -> Step:
+        step = self.script[self.taken % len(self.script)]
+        self.taken += 1
+        if step.draft_tokens:
+            return FixedDraftLength(step.draft_tokens).choose(remaining)
+        return Step(plain_tokens=min(step.plain_tokens, remaining))
+
+    def record_round(self, done: Round) -> None:
+        self.rounds.append(done)
+
+    def record_plain(self, done: PlainCall) -> None:
+        self.plain_calls.append(done)
+
+
+STEPS = st.integers(1, 8).map(lambda n: Step(draft_tokens=n)) | st.integers(1, 20).map(
+    lambda n: Step(plain_tokens=n)
+)
+
+
+@given(
+    script=st.lists(STEPS, min_size=1, max_size=6),
+    period=st.integers(1, 9),
+    max_tokens=st.integers(1, 40),
+    eos_ids=st.lists(st.integers(0, 49), max_size=3, unique=True),
+    stop_strings=st.lists(st.text("abcxyz", min_size=1, max_size=4), max_size=2),
+)
+def test_the_answer_does_not_depend_on_how_lengths_vary(
+    script, period, max_tokens, eos_ids, stop_strings
+) -> None:
+    request = replace(
+        REQUEST, max_tokens=max_tokens, eos_ids=tuple(eos_ids), stop_strings=tuple(stop_strings)
+    )
+    length = ScriptedLength(script)
+    made = generation(request, draft_length=length)
+    found = sum(run(made, request, draft=TargetDouble(mostly(RULE, period), frozenset(eos_ids))), Delta())
+    assert found == answer(replace(request, num_draft_tokens=0))
+    # Every step is heard of, and what is heard is what was done.
+    assert len(length.rounds) + len(length.plain_calls) == length.taken
+    assert sum(done.proposed for done in length.rounds) == made.speculation.proposed
+    assert sum(done.accepted for done in length.rounds) == made.speculation.accepted
+    assert sum(made.speculation.proposed_per_position) == made.speculation.proposed
+    assert sum(made.speculation.accepted_per_position) == made.speculation.accepted
+
+
+def test_a_chunk_without_a_draft_is_one_call() -> None:
+    target = TargetDouble(RULE)
+    length = ScriptedLength([Step(plain_tokens=16), Step(draft_tokens=3)])
+    request = replace(REQUEST, max_tokens=18)
+    run(generation(request, draft_length=length), request, target=target)
+    assert [(call.max_new_tokens, len(call.draft_ids)) for call in target.calls] == [(16, 0), (2, 1)]
+
+
+def test_without_tokens_to_generate_no_engine_is_asked() -> None:
+    target = TargetDouble(RULE)
+    request = replace(REQUEST, max_tokens=0)
+    made = generation(request)
+    assert run(made, request, target=target) == []
+    assert not target.calls
+    assert made.next_call() is None
