@@ -26,7 +26,8 @@ from trtspec.client import Client
 from trtspec.triton_repo.repository import write_repository
 from trtspec.triton_repo.server import FREE_PORTS, serve
 
-DRAFT_LENGTHS = (0, 2, 3, 4, 5, 6, 8)
+# -1 adapts.
+DRAFT_LENGTHS = (0, 2, 3, 4, 5, 6, 8, -1)
 STREAMS = 8
 PROMPT_CHARACTERS = 200
 
@@ -78,10 +79,11 @@ def main(runs: int, new_tokens: int, as_json: bool) -> None:
         click.echo(json.dumps({"tokens_per_s": medians, "streams": STREAMS, "runs": runs}))
         return
     click.echo(f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}; {runs} runs")
-    click.echo(f"{'γ':>2}  {'one stream':>10}  {'× γ 0':>6}  {STREAMS} streams  × one stream")
+    click.echo(f"{'γ':>4}  {'one stream':>10}  {'× γ 0':>6}  {STREAMS} streams  × one stream")
     for length, (one, many) in medians.items():
-        click.echo(f"{length:2}  {one:10.1f}  {one / medians[0][0]:6.2f}  {many:9.1f}  {many / one:12.2f}")
-    best = max(medians, key=lambda length: medians[length][0])
+        name = "auto" if length < 0 else length
+        click.echo(f"{name:>4}  {one:10.1f}  {one / medians[0][0]:6.2f}  {many:9.1f}  {many / one:12.2f}")
+    best = max(DRAFT_LENGTHS[:-1], key=lambda length: medians[length][0])
     click.echo(f"best γ {best}: {medians[best][0] / medians[0][0]:.2f} × γ = 0")
 
 

@@ -12,6 +12,7 @@ from trtspec import __version__
 from trtspec.build.check.doctor import PairReport, check
 from trtspec.build.check.model_shape import shape_of
 from trtspec.build.checkpoint import Checkpoint, open_checkpoint
+from trtspec.build.json_file import write_json
 from trtspec.build.options import DEFAULT_MAX_SEQ_LEN, BuildOptions
 from trtspec.build.runtimes import cpu, tensorrt
 from trtspec.build.runtimes.job import Job, Report, RuntimeModule
@@ -147,8 +148,8 @@ def _tokenizer_stage(job: Job) -> Stage:
 def _write_tokenizer(job: Job, folder: Path, done: Done) -> NoFacts:
     """Write the tokenizer as transformers would run it.
 
-    Loading it may change what tokenizer.json says (add_bos_token, SentencePiece models), so the
-    effective one is written.
+    Loading it may change what tokenizer.json says (add_bos_token, SentencePiece models), and its class
+    may bring special tokens that no file names, so the effective ones are written.
     """
     from transformers import AutoTokenizer
 
@@ -167,4 +168,7 @@ def _write_tokenizer(job: Job, folder: Path, done: Done) -> NoFacts:
     for name in ("tokenizer_config.json", "chat_template.jinja"):
         if (checkpoint.path / name).is_file():
             shutil.copyfile(checkpoint.path / name, folder / name)
+    named = tokenizer.special_tokens_map.items()
+    special_tokens = {name: str(token) for name, token in named if name.endswith("_token")}
+    write_json(folder / "special_tokens_map.json", special_tokens)
     return NoFacts()

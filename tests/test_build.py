@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer
 
 from trtspec.build.convert.converter import convert
 from trtspec.build.options import BuildOptions
@@ -60,6 +61,12 @@ def test_an_engine_holds_the_checkpoints_weights(built_pair: EnginePair, demo_pa
         source = load_file(demo_pair / name / "model.safetensors")
         assert built.keys() == source.keys()
         assert all(built[key].equal(source[key]) for key in source)
+
+
+def test_special_tokens_are_those_of_transformers(built_pair: EnginePair, demo_pair: Path) -> None:
+    written = json.loads((built_pair.tokenizer / "special_tokens_map.json").read_text())
+    assert written == AutoTokenizer.from_pretrained(demo_pair / "target").special_tokens_map
+    assert written["bos_token"] == "<s>"
 
 
 def test_the_manifest_says_what_the_pair_is(built_pair: EnginePair) -> None:

@@ -74,6 +74,15 @@ def test_a_template_in_a_file_comes_before_the_one_in_the_config(tmp_path: Path)
     assert template.render(QUESTION) == "file <s>"
 
 
+def test_special_tokens_that_transformers_found_come_before_those_of_the_config(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}|{{ eos_token }}")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<a>", "eos_token": "<b>"}))
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"bos_token": "<s>"}))
+    template = load_template(tmp_path)
+    assert template
+    assert template.render(QUESTION) == "<s>|<b>"
+
+
 def test_of_named_templates_the_default_one_is_taken(tmp_path: Path) -> None:
     named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "chat"}]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))

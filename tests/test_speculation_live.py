@@ -168,7 +168,7 @@ def test_what_cannot_be_served_is_refused(
 
 
 def test_without_a_template_a_conversation_is_refused_with_what_to_do(live_server: Server) -> None:
-    with pytest.raises(AssertionError, match="refused: messages: .* `trtspec repo --chat-template FILE`"):
+    with pytest.raises(AssertionError, match=r"refused: messages: .* `trtspec repo --chat-template FILE`"):
         ask(live_server, messages=json.dumps(MESSAGES), max_tokens=4)
 
 
