@@ -246,3 +246,17 @@ def test_a_request_like_the_others_has_no_factor_of_its_own() -> None:
     for i in range(400):
         own.observe(shared, 4, (4, 1, 3, 0)[i % 4])
     assert own.factor == pytest.approx(1.0, abs=0.2)
+
+
+def test_requests_with_a_fixed_length_teach_others_and_pay_for_no_probe() -> None:
+    shared = DraftLengths(MAX_DRAFT_LEN)
+    fixed = shared.request(FixedDraftLength(2))
+    for _ in range(200):
+        assert fixed.choose(1000) == Step(draft_tokens=2)
+        fixed.record_round(Round(2, 2, 3, 0.2, 1.0))
+    fixed.close()
+    request = shared.request()
+    # The target alone has not been seen at this load: one glance, and then what was learnt.
+    assert request.choose(1000) == Step(plain_tokens=GLANCE_TOKENS)
+    request.record_plain(PlainCall(1, 1.1, 7, 7.0))
+    assert [request.choose(1000).draft_tokens for _ in range(20)] == [8] * 20

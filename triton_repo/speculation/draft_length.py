@@ -200,7 +200,8 @@ class DraftLengths:
         self._account(own, first_s + done.rest_s, done.first_tokens + done.rest_tokens, 0.0)
 
     def _account(self, own: SharedDraftLength, seconds: float, tokens: int, changeover_s: float) -> None:
-        self._budget_s += PROBE_SHARE * seconds
+        if own.adapts:
+            self._budget_s += PROBE_SHARE * seconds
         if not own.probe:
             return
         lost_s = seconds + changeover_s - tokens * own.best_s if own.best_s else 0.0
@@ -215,6 +216,7 @@ class SharedDraftLength:
     def __init__(self, shared: DraftLengths, fixed: FixedDraftLength | None = None) -> None:
         self._shared = shared
         self._fixed = fixed
+        self.adapts = fixed is None
         self.acceptance = OwnAcceptance()
         self.speculates = True
         # What the last step tried out: "on", "off", "vary", or nothing; and seconds a token of the best.

@@ -11,7 +11,7 @@ import click
 from trtspec.recipe.option import recipe_option
 
 
-class DraftTokens(click.ParamType):
+class DraftTokens(click.ParamType):  # type: ignore[type-arg]
     """A number of draft tokens, or auto."""
 
     name = "auto|N"
