@@ -85,20 +85,7 @@ def write_role(
         CheckpointError: the weights hold NaN or Inf.
         BuildError: FP8 cannot hold the model.
     """
-    fp8, calibration = read_fp8(role.checkpoint), None
-    if fp8 is not None:
-        report(f"{role.name}: FP8 already, quantised by {fp8.origin}; its codes and scales are kept")
-    elif role.wanted == "fp8":
-        fp8_options = replace(options.fp8, compute_dtype=dtype)
-        check_options(role.checkpoint, fp8_options, "hf")
-
-        def say(done: int, layers: int) -> None:
-            report(f"{role.name}: calibrated {done} of {layers} layers")
-
-        fp8 = weight_scales(role.checkpoint, find_linears(role.checkpoint))
-        if options.calibrate != "none":
-            prepared = prepare(role.checkpoint, fp8_options, tokenizer)
-            fp8, calibration = prepared.scales(fp8, state, say), prepared.calibration
+    fp8, calibration = find_scales(role, options.fp8, "hf", dtype, tokenizer, state, report)
     for note in fp8.notes if fp8 else ():
         report(f"{role.name}: {note}")
     if fp8 and fp8.cache:
@@ -106,10 +93,43 @@ def write_role(
     plan = plan_hf(role.checkpoint, fp8=fp8)
     documents = {name: content for name, content in plan.documents.items() if name not in COMPANIONS}
     write_plan(replace(plan, documents=documents), role.engine)
-    return QuantizedRole(role, _manifest(fp8, calibration)) if fp8 else None
+    return QuantizedRole(role, quantization_manifest(fp8, calibration)) if fp8 else None
 
 
-def _manifest(fp8: Fp8Scales, calibration: Calibration | None) -> QuantizationManifest:
+def find_scales(
+    role: Role,
+    options: Fp8Options,
+    format: str,
+    dtype: EngineDtype,
+    tokenizer: Path,
+    state: Path,
+    report: Report,
+) -> tuple[Fp8Scales | None, Calibration | None]:
+    """Return the scales of a model that is FP8, or shall be, and what they were found on.
+
+    Args:
+        format: "hf" or "trtllm", which holds less.
+        state: the folder that a killed calibration goes on from.
+    """
+    fp8, calibration = read_fp8(role.checkpoint), None
+    if fp8 is not None:
+        report(f"{role.name}: FP8 already, quantised by {fp8.origin}; its codes and scales are kept")
+    elif role.wanted == "fp8":
+        options = replace(options, compute_dtype=dtype)
+        check_options(role.checkpoint, options, format)
+
+        def say(done: int, layers: int) -> None:
+            report(f"{role.name}: calibrated {done} of {layers} layers")
+
+        fp8 = weight_scales(role.checkpoint, find_linears(role.checkpoint))
+        if options.calibrate != "none":
+            prepared = prepare(role.checkpoint, options, tokenizer)
+            fp8, calibration = prepared.scales(fp8, state, say), prepared.calibration
+    return fp8, calibration
+
+
+def quantization_manifest(fp8: Fp8Scales, calibration: Calibration | None) -> QuantizationManifest:
+    """Return how a model is quantised, its quality not yet measured."""
     return QuantizationManifest(
         algorithm=fp8.algorithm,
         origin=fp8.origin,
