@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from trtspec.build.quantize.pair_quantizer import PairQuantization
+from trtspec.build.runtimes.tensorrt.options import TensorrtOptions
 from trtspec.engines.manifest import EngineDtype, Runtime
 
 # A default that fits a laptop; the context of a large model would ask for gigabytes of KV cache.
@@ -28,3 +29,4 @@ class BuildOptions:
     tp: int = 1
     pp: int = 1
     quantization: PairQuantization = field(default_factory=PairQuantization)
+    tensorrt: TensorrtOptions = field(default_factory=TensorrtOptions)

@@ -14,8 +14,9 @@ from trtspec.build.check.model_shape import shape_of
 from trtspec.build.checkpoint import Checkpoint, open_checkpoint
 from trtspec.build.json_file import write_json
 from trtspec.build.options import DEFAULT_MAX_SEQ_LEN, BuildOptions
-from trtspec.build.runtimes import cpu, tensorrt
+from trtspec.build.runtimes import cpu
 from trtspec.build.runtimes.job import Job, Report, RuntimeModule
+from trtspec.build.runtimes.tensorrt import runtime as tensorrt
 from trtspec.build.stages import Done, NoFacts, Stage, run_stages
 from trtspec.engines.manifest import Manifest, Runtime
 from trtspec.engines.pair import EnginePair, open_pair, sha256, write_manifest

@@ -7,12 +7,15 @@ one it was built with, so it is built in the container that serves it.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 TRITON_IMAGE = "nvcr.io/nvidia/tritonserver:{tag}-trtllm-python-py3"
 
 # The last release line with `trtllm-build` and the C++ backend for compiled engines.
 ENGINE_RELEASE = "1.2.1"
+# 1.2.1, 1.2.1.post1; not 1.2.0rc8.
+_ENGINE_RELEASES = re.compile(r"1\.2\.\d+(\.post\d+)?")
 
 
 @dataclass(frozen=True)
@@ -74,3 +77,8 @@ def newest_container(tensorrt_llm: str = ENGINE_RELEASE) -> Container:
 def container_of(image: str) -> Container | None:
     """Return what is known of an image by its name; None for one that is not in the table."""
     return next((container for container in CONTAINERS if container.image == image), None)
+
+
+def is_engine_release(tensorrt_llm: str) -> bool:
+    """Return whether a TensorRT-LLM is of the line whose `trtllm-build` and engines are known here."""
+    return _ENGINE_RELEASES.fullmatch(tensorrt_llm) is not None

@@ -16,10 +16,10 @@ import pytest
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
-from trtspec.build.convert.converter import convert
 from trtspec.build.options import BuildOptions
 from trtspec.build.pair import build
 from trtspec.build.quantize.pair_quantizer import PairQuantization
+from trtspec.build.runtimes.tensorrt.options import TensorrtOptions
 from trtspec.cli import main
 from trtspec.engines.cpu.engine import Engine
 from trtspec.engines.cpu.request import Request
@@ -140,15 +140,9 @@ def drop_last_ids(folder: Path, size: int) -> None:
         file.write_text(json.dumps(tokenizer))
 
 
-def test_a_pair_for_tensorrt_holds_what_convert_makes_of_each(pair_folder: Path) -> None:
-    pair = build_in(pair_folder, BuildOptions(runtime="tensorrt", dtype="float16", pp=1))
-    assert (pair.manifest.runtime, pair.manifest.compiled) == ("tensorrt", False)
-    assert pair.manifest.target.settings.dtype == "float16"
-    for name in ("target", "draft"):
-        convert(pair_folder / name, pair_folder / f"{name}-alone", dtype="float16")
-        alone = {file.name: file.read_bytes() for file in (pair_folder / f"{name}-alone").iterdir()}
-        assert {file.name: file.read_bytes() for file in (pair.path / name).iterdir()} == alone
-        assert {"config.json", "rank0.safetensors"} <= alone.keys()
+def test_no_repository_is_made_of_a_pair_that_is_not_compiled(pair_folder: Path) -> None:
+    later = TensorrtOptions(compile="later")
+    pair = build_in(pair_folder, BuildOptions(runtime="tensorrt", dtype="float16", tensorrt=later))
     with pytest.raises(RepositoryError, match="made for --runtime tensorrt and not compiled"):
         write_repository(pair, pair_folder / "repo")
 
@@ -223,8 +217,8 @@ def test_what_cannot_be_built_is_refused_and_nothing_is_written(
         (BuildOptions(dtype="float16"), "float32 or bfloat16, not float16"),
         (BuildOptions(tp=2), "--tp and --pp are for --runtime tensorrt"),
         (
-            BuildOptions(runtime="tensorrt", quantization=PairQuantization(target="fp8")),
-            "quantise each model with `trtspec convert --quantization fp8`",
+            BuildOptions(runtime="tensorrt", quantization=PairQuantization(target="fp8", calibrate="none")),
+            "a TensorRT engine has them fixed when it is built",
         ),
         (BuildOptions(runtime="tensorrt", tp=3), "--tp 3"),
     ],

@@ -9,6 +9,7 @@ from trtspec.engines.versions import (
     ENGINE_RELEASE,
     container_of,
     containers_with,
+    is_engine_release,
     newest_container,
 )
 
@@ -43,3 +44,10 @@ def test_an_image_is_known_by_its_name() -> None:
 def test_the_table_is_in_order_of_release() -> None:
     tags = [container.tag for container in CONTAINERS]
     assert tags == sorted(set(tags))
+
+
+def test_engines_come_from_final_releases_of_one_line() -> None:
+    known = ("1.2.0", "1.2.1", "1.2.1.post1")
+    unknown = ("1.2.0rc8", "1.1.0", "1.3.0", "1.2", "1.2.1 ", "11.2.1", "1.2.1.dev0")
+    assert all(map(is_engine_release, known))
+    assert not any(map(is_engine_release, unknown))

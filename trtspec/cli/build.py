@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,10 +18,15 @@ from trtspec.build.quantize.choices import (
     Quantization,
     read_calibrate,
 )
+from trtspec.build.runtimes.tensorrt.options import Compile, TensorrtOptions
+from trtspec.cli.fields import changed, flags_of, take
+from trtspec.cli.report import reporting
 from trtspec.recipe.option import recipe_option
 
 if TYPE_CHECKING:
+    from trtspec.build.preview import Preview
     from trtspec.engines.manifest import Manifest
+    from trtspec.engines.pair import EnginePair
 
 
 @click.command()
@@ -32,7 +40,7 @@ if TYPE_CHECKING:
     type=click.Choice(["cpu", "tensorrt"]),
     default="cpu",
     show_default=True,
-    help="Where the engines run; tensorrt: TensorRT-LLM 1.2.1 checkpoints, for trtllm-build to compile.",
+    help="Where the engines run; tensorrt: compiled for a GPU by trtllm-build of TensorRT-LLM 1.2.1.",
 )
 @click.option(
     "--dtype",
@@ -79,6 +87,15 @@ if TYPE_CHECKING:
 @click.option(
     "--device", type=click.Choice(DEVICES), default="cpu", show_default=True, help="Where to calibrate."
 )
+@click.option("--container", is_flag=True, help="Run trtllm-build in a container, with docker or podman.")
+@click.option("--image", help="The container's image.  [default: the newest with TensorRT-LLM 1.2.1]")
+@click.option(
+    "--script",
+    type=click.Path(path_type=Path),
+    help="Convert only, and write a script that compiles the engines on a GPU host.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the plan and the exact commands; write nothing.")
+@flags_of(TensorrtOptions)
 @recipe_option("build")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 def command(
@@ -92,6 +109,10 @@ def command(
     evaluate: Path | None,
     max_kl: float | None,
     device: Device,
+    container: bool,
+    image: str | None,
+    script: Path | None,
+    dry_run: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -100,35 +121,115 @@ def command(
     The checkpoints are checked against each other first; nothing is written when they do not fit.
     A checkpoint that is FP8 already keeps its codes and scales.
 
+    For --runtime tensorrt both are converted, compiled with trtllm-build, and the engines looked at: each
+    must be the one that was asked for. Without a GPU here, --script leaves that to another machine, and
+    `trtspec adopt` finishes the pair. --container to --workers are for this runtime.
+
     \b
     Example:
       trtspec build models/target models/draft --output work/pair
       trtspec build models/target models/draft --output work/pair-fp8 --quantization fp8 --max-kl 0.05
-      trtspec build models/target models/draft --output work/trt --runtime tensorrt --tp 2
+      trtspec build models/target models/draft --output work/trt --runtime tensorrt --tp 2 --dry-run
+      trtspec build models/target models/draft --output work/trt --runtime tensorrt --container
       trtspec build --recipe recipe.toml --tp 2
     """
     if quantization and (target_quantization or draft_quantization):
         raise click.UsageError("--quantization is for both models; give it, or one for each")
+    tensorrt = take(TensorrtOptions, options)
+    compile = _compile(
+        options["runtime"], container, image, script, dry_run, changed(TensorrtOptions, tensorrt)
+    )
     from trtspec.build.options import BuildOptions
     from trtspec.build.pair import build
+    from trtspec.build.preview import preview
     from trtspec.build.quantize.pair_quantizer import PairQuantization
 
-    report = (lambda line: None) if as_json else (lambda line: click.echo(line, err=True))
-    wanted = PairQuantization(
-        target=target_quantization or quantization or "none",
-        draft=draft_quantization or quantization or "none",
-        calibrate=calibrate,
-        evaluate=evaluate,
-        max_kl=max_kl,
-        device=device,
+    wanted = BuildOptions(
+        **options,
+        quantization=PairQuantization(
+            target=target_quantization or quantization or "none",
+            draft=draft_quantization or quantization or "none",
+            calibrate=calibrate,
+            evaluate=evaluate,
+            max_kl=max_kl,
+            device=device,
+        ),
+        tensorrt=TensorrtOptions(**tensorrt, compile=compile, image=image),
     )
-    pair = build(target, draft, output, BuildOptions(**options, quantization=wanted), report=report)
+    with reporting(quiet=as_json) as report:
+        if dry_run:
+            found = preview(target, draft, output, wanted, report=report)
+        else:
+            pair = build(target, draft, output, wanted, report=report)
+    if dry_run:
+        _print_preview(found, as_json=as_json)
+        return
+    if script:
+        _write_script(pair, script)
     if as_json:
         click.echo(pair.manifest.model_dump_json())
         return
     print_quality(pair.manifest)
-    done = "built" if pair.manifest.compiled else "converted, to be compiled with trtllm-build,"
+    done = "built" if pair.manifest.compiled else f"converted, to be compiled with {script},"
     click.echo(f"{pair.path}: {done} for --runtime {pair.manifest.runtime}")
+
+
+def _compile(
+    runtime: str,
+    container: bool,
+    image: str | None,
+    script: Path | None,
+    dry_run: bool,
+    changed: list[str],
+) -> Compile:
+    """Return where engines are compiled; click.UsageError where the flags contradict each other."""
+    given = [
+        name
+        for name, value in (
+            ("--container", container),
+            ("--image", image),
+            ("--script", script),
+            ("--dry-run", dry_run),
+        )
+        if value
+    ]
+    if runtime != "tensorrt" and (given or changed):
+        raise click.UsageError(f"for --runtime tensorrt only: {', '.join(given + changed)}")
+    if script and (container or image):
+        raise click.UsageError("--script leaves compiling to another machine, --container does it here")
+    if script and script.exists():
+        raise click.UsageError(f"{script}: exists already; name another file for --script")
+    if script:
+        return "later"
+    return "container" if container or image else "here"
+
+
+def _write_script(pair: EnginePair, script: Path) -> None:
+    from trtspec.build.runtimes.tensorrt.script import compile_script
+
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(compile_script(pair, script.name), "utf-8")
+    script.chmod(0o755)
+    click.echo(f"{script}: compiles it on a GPU host; then `trtspec adopt`", err=True)
+
+
+def _print_preview(found: Preview, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(asdict(found)))
+        return
+    from rich.filesize import decimal
+
+    for note in found.notes:
+        click.echo(f"note: {note}")
+    for engine in found.engines:
+        size = decimal(engine.checkpoint_bytes)
+        kind = f"{engine.dtype}, {engine.quantization or 'not quantised'}"
+        click.echo(
+            f"{engine.role}: {engine.architecture}, {kind}, tp {engine.tp} x pp {engine.pp}, "
+            f"{size} to convert"
+        )
+    for engine in found.engines:
+        click.echo(shlex.join(engine.command).replace(" --", " \\\n  --"))
 
 
 def print_quality(manifest: Manifest) -> None:
