@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 from trtllm_build_double import install
 
 from trtspec.build.convert.converter import convert
@@ -191,6 +192,31 @@ def test_ranks_are_compiled_for_each_model_on_its_own(tools: Tools, demo_pair: P
         role: call["argv"][call["argv"].index("--workers") + 1] for role, call in tools.events().items()
     }
     assert workers == {"target": "2", "draft": "1"}
+
+
+@pytest.mark.parametrize("narrow", ["draft", "target"])
+def test_the_draft_gets_the_width_of_the_targets_logits(
+    tools: Tools, demo_pair: Path, tmp_path: Path, narrow: str
+) -> None:
+    for role in ("target", "draft"):
+        shutil.copytree(demo_pair / role, tmp_path / role)
+        tokenizer = json.loads((tmp_path / role / "tokenizer.json").read_text())
+        model = tokenizer["model"]
+        model["vocab"] = {word: i for word, i in model["vocab"].items() if i < 4090}
+        model["merges"] = model["merges"][: 4090 - 3 - 256]
+        (tmp_path / role / "tokenizer.json").write_text(json.dumps(tokenizer))
+    weights = load_file(tmp_path / narrow / "model.safetensors")
+    weights["model.embed_tokens.weight"] = weights["model.embed_tokens.weight"][:4090].clone()
+    save_file(weights, tmp_path / narrow / "model.safetensors")
+    config = json.loads((tmp_path / narrow / "config.json").read_text())
+    (tmp_path / narrow / "config.json").write_text(json.dumps({**config, "vocab_size": 4090}))
+    pair = build_in(tmp_path, tmp_path, options(tensorrt=TensorrtOptions(acceptance="logits")))
+    width = 4096 if narrow == "draft" else 4090
+    for role in ("target", "draft"):
+        assert engine_config(pair, role)["pretrained_config"]["vocab_size"] == width
+    assert pair.manifest.draft is not None
+    assert pair.manifest.draft.settings.vocab_size == pair.manifest.target.settings.vocab_size == width
+    assert "vocab.width" in pair.manifest.repairs
 
 
 @pytest.mark.parametrize(

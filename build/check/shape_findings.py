@@ -127,7 +127,7 @@ def pair_findings(
             "warning",
             f"the target's embedding has {target_rows:,} rows, the draft's {draft_rows:,}; engines need "
             "the same",
-            f"build pads the smaller from {small:,} to {large:,} rows and masks the new ids",
+            f"build makes them the same, {small:,} or {large:,}, in a way that no answer depends on",
             repairable=True,
         )
     if target.context_length is None or draft.context_length is None:

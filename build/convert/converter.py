@@ -99,15 +99,25 @@ def convert(
 
 
 def plan_conversion(
-    checkpoint: Checkpoint, format: str, dtype: str | None, tp: int, pp: int, fp8: Fp8Scales | None = None
+    checkpoint: Checkpoint,
+    format: str,
+    dtype: str | None,
+    tp: int,
+    pp: int,
+    fp8: Fp8Scales | None = None,
+    vocabulary: int | None = None,
 ) -> Plan:
-    """Return what a conversion would write; everything that can be refused by headers alone is."""
+    """Return what a conversion would write; everything that can be refused by headers alone is.
+
+    Args:
+        vocabulary: rows that embedding and head shall have, of "trtllm"; None: as they are.
+    """
     if dtype is not None and dtype not in FLOATS:
         raise BuildError(f"dtype is {dtype!r}, expected one of {', '.join(FLOATS)}")
     with settings_of(checkpoint.path):
         _check_method(checkpoint)
         if format == "trtllm":
-            return plan_trtllm(checkpoint, dtype=dtype, tp=tp, pp=pp, fp8=fp8)
+            return plan_trtllm(checkpoint, dtype=dtype, tp=tp, pp=pp, fp8=fp8, vocabulary=vocabulary)
     if format != "hf":
         raise BuildError(f"format is {format!r}, expected one of {', '.join(FORMATS)}")
     if (tp, pp) != (1, 1):

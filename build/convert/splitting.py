@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trtspec.build.convert.tables import Dimensions, Family, Part, Split
 from trtspec.errors import BuildError
@@ -19,28 +19,44 @@ class Cut:
     filled_rows: int  # at least the cut's own; the rest is zero
 
 
-def cut(part: Part, d: Dimensions, tp: int, tp_rank: int) -> Cut:
-    """Return the block of `part` that rank `tp_rank` of `tp` holds. Vectors have one column."""
+def cuts(part: Part, d: Dimensions, tp: int, tp_rank: int) -> list[Cut]:
+    """Return the blocks of `part` that rank `tp_rank` of `tp` holds. Vectors have one column."""
     begin, end = part.rows or (0, part.shape[0])
     width = part.shape[1] if len(part.shape) > 1 else 1
     count = end - begin
     match part.split:
         case Split.WHOLE:
-            return Cut((begin, end), (0, width), count)
+            return [Cut((begin, end), (0, width), count)]
         case Split.ROWS:
             share = count // tp
-            return Cut((begin + tp_rank * share, begin + (tp_rank + 1) * share), (0, width), share)
+            return [Cut((begin + tp_rank * share, begin + (tp_rank + 1) * share), (0, width), share)]
         case Split.COLUMNS:
             share = width // tp
-            return Cut((begin, end), (tp_rank * share, (tp_rank + 1) * share), count)
+            return [Cut((begin, end), (tp_rank * share, (tp_rank + 1) * share), count)]
         case Split.KV_HEADS:
             heads = max(d.kv_heads // tp, 1)
             first = begin + tp_rank * d.kv_heads // tp * d.head_size
-            return Cut((first, first + heads * d.head_size), (0, width), heads * d.head_size)
+            return [Cut((first, first + heads * d.head_size), (0, width), heads * d.head_size)]
         case Split.VOCABULARY:
-            share = padded_vocabulary(count, tp) // tp
-            first, last = (min(begin + rank * share, end) for rank in (tp_rank, tp_rank + 1))
-            return Cut((first, last), (0, width), share)
+            return cut_vocabulary(count, width, d.vocabulary, tp, tp_rank)
+
+
+def cut_vocabulary(rows: int, columns: int, wanted: int, tp: int, tp_rank: int) -> list[Cut]:
+    """Return the blocks of an embedding or a head of which a rank's share of `wanted` rows is made.
+
+    Rows past the wanted ones are left out. Where there are too few, the last rows stand for those that
+    are missing: their ids then get the logits of tokens that hardly occur, where zero rows would have a
+    logit of zero, which can be the largest.
+    """
+    share = padded_vocabulary(wanted, tp) // tp
+    begin, end = tp_rank * share, (tp_rank + 1) * share
+    kept, missing = min(rows, wanted), max(wanted - rows, 0)
+    own = (min(begin, kept), min(end, kept))
+    copied = (max(begin, kept) - missing, max(min(end, wanted), kept) - missing)
+    blocks = [own, copied] if missing and copied[1] > copied[0] else [own]
+    cuts = [Cut(block, (0, columns), block[1] - block[0]) for block in blocks]
+    padding = share - sum(block.filled_rows for block in cuts)
+    return [*cuts[:-1], replace(cuts[-1], filled_rows=cuts[-1].filled_rows + padding)]
 
 
 def padded_vocabulary(vocabulary: int, tp: int) -> int:

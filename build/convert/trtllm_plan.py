@@ -18,7 +18,7 @@ from trtspec.build.convert.fp8 import PER_TENSOR, Fp8Scales
 from trtspec.build.convert.linears import find_linears, measured_family, model_prefix, module_of
 from trtspec.build.convert.plan import Piece, Plan, PlannedFile, PlannedTensor, document
 from trtspec.build.convert.settings import flag
-from trtspec.build.convert.splitting import Cut, check_split, cut
+from trtspec.build.convert.splitting import Cut, check_split, cut_vocabulary, cuts
 from trtspec.build.convert.tables import Dimensions, Family, Part, Split, Table, Weight
 from trtspec.build.convert.trtllm_config import trtllm_config, window_note
 from trtspec.build.convert.trtllm_fp8 import (
@@ -29,7 +29,7 @@ from trtspec.build.convert.trtllm_fp8 import (
     scale_tensors,
 )
 from trtspec.build.tensor_file import main_dtype, same_content
-from trtspec.errors import CheckpointError
+from trtspec.errors import BuildError, CheckpointError
 
 HEAD = "lm_head.weight"
 EMBEDDING = "vocab_embedding.weight"
@@ -42,10 +42,12 @@ def plan_trtllm(
     tp: int = 1,
     pp: int = 1,
     fp8: Fp8Scales | None = None,
+    vocabulary: int | None = None,
 ) -> Plan:
     """Plan a TensorRT-LLM 1.2.1 checkpoint.
 
     Args:
+        vocabulary: rows that embedding and head shall have; None: as they are.
         dtype: float16, bfloat16 or float32; None takes the checkpoint's own.
         fp8: the scales to quantise with, or those of a checkpoint that is quantised already.
 
@@ -54,7 +56,8 @@ def plan_trtllm(
         BuildError: the split is impossible, or the engine path cannot compute this model.
     """
     family, d = measured_family(checkpoint)
-    check_split(family, d, tp, pp)
+    written = replace(d, vocabulary=_vocabulary_size(checkpoint, d, vocabulary))
+    check_split(family, written, tp, pp)
     if fp8:
         linears = find_linears(checkpoint)
         check_fp8(fp8, [name for layer in linears for name in layer.names], checkpoint.path)
@@ -65,12 +68,12 @@ def plan_trtllm(
     plain = [tensor for tensor in sources.values() if is_float(tensor.dtype)]
     spelling = FLOATS[dtype] if dtype else main_dtype(plain)
     config = trtllm_config(
-        checkpoint, family, d, dtype=FLOAT_NAMES[spelling], tied=tied, tp=tp, pp=pp, fp8=fp8
+        checkpoint, family, written, dtype=FLOAT_NAMES[spelling], tied=tied, tp=tp, pp=pp, fp8=fp8
     )
     ranks = (
         PlannedFile.of(
             f"rank{stage * tp + tp_rank}.safetensors",
-            _rank_tensors(stages[stage], sources, d, spelling, tp, tp_rank, fp8),
+            _rank_tensors(stages[stage], sources, written, spelling, tp, tp_rank, fp8),
         )
         for stage in range(pp)
         for tp_rank in range(tp)
@@ -82,6 +85,17 @@ def plan_trtllm(
         tied=tied,
         notes=notes + window_note(checkpoint.config, d) + (fp8.notes if fp8 else ()),
     )
+
+
+def _vocabulary_size(checkpoint: Checkpoint, d: Dimensions, wanted: int | None) -> int:
+    if wanted is None:
+        return d.vocabulary
+    if not 0 < wanted <= 2 * d.vocabulary:
+        raise BuildError(
+            f"{checkpoint.path}: a vocabulary of {d.vocabulary} rows cannot become one of {wanted}; take "
+            "models of one family"
+        )
+    return wanted
 
 
 @dataclass(frozen=True)
@@ -204,7 +218,7 @@ def _rank_tensors(
     fp8: Fp8Scales | None,
 ) -> Iterator[PlannedTensor]:
     for name, weight in table.items():
-        parts = [(part, cut(part, d, tp, tp_rank)) for part in weight.parts]
+        parts = _cuts(name, weight, d, tp, tp_rank)
         quantised = fp8 if fp8 and module_of(weight.parts[0].source) in fp8.linears else None
         if quantised is None or not name.endswith(".weight"):
             yield _fused(name, weight, parts, sources, weight.dtype or dtype)
@@ -216,6 +230,14 @@ def _rank_tensors(
         attention = module_of(weight.parts[0].source).rpartition(".")[0]
         if attention in quantised.cache and name.endswith(".attention.qkv.weight"):
             yield from cache_tensors(name.removesuffix("qkv.weight"), *quantised.cache[attention])
+
+
+def _cuts(name: str, weight: Weight, d: Dimensions, tp: int, tp_rank: int) -> list[tuple[Part, Cut]]:
+    """Return what a rank holds of each part of a tensor."""
+    if name == f"transformer.{EMBEDDING}" and weight.parts[0].split is Split.WHOLE:
+        (part,) = weight.parts
+        return [(part, held) for held in cut_vocabulary(*part.shape, d.vocabulary, 1, 0)]
+    return [(part, held) for part in weight.parts for held in cuts(part, d, tp, tp_rank)]
 
 
 def _fused(

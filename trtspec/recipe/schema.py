@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 SECTIONS = ("build", "repo")
 # How a command is to talk is no part of what it makes.
-LEFT_OUT = {"recipe", "as_json", "rules"}
+LEFT_OUT = {"recipe", "as_json", "rules", "dry_run"}
 
 
 @cache

@@ -11,7 +11,13 @@ from pydantic import BaseModel
 from trtspec.build.convert.converter import plan_conversion, write_plan
 from trtspec.build.quantize.pair_quantizer import Role, find_scales, quantization_manifest
 from trtspec.build.runtimes.job import Job
-from trtspec.build.runtimes.tensorrt.planning import PlannedEngine, fp8_options, split, wanted_quantization
+from trtspec.build.runtimes.tensorrt.planning import (
+    PlannedEngine,
+    fp8_options,
+    split,
+    vocabulary,
+    wanted_quantization,
+)
 from trtspec.engines.manifest import EngineDtype, QuantizationManifest
 from trtspec.errors import BuildError
 
@@ -38,7 +44,7 @@ def convert_role(
     asked = Role(role, checkpoint, folder, wanted_quantization(job, role))
     state = job.output.parent / f".{job.output.name}.{role}.calibration"
     fp8, calibration = find_scales(asked, fp8_options(job), "trtllm", dtype, tokenizer, state, job.report)
-    plan = plan_conversion(checkpoint, "trtllm", options.dtype, *split(job, role), fp8)
+    plan = plan_conversion(checkpoint, "trtllm", options.dtype, *split(job, role), fp8, vocabulary(job, role))
     for note in plan.notes:
         if note not in engine.notes:
             job.report(f"{role}: {note}")

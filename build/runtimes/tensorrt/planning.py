@@ -60,6 +60,16 @@ def split(job: Job, role: str) -> tuple[int, int]:
     return options.tensorrt.draft_tp or options.tp, options.tensorrt.draft_pp or options.pp
 
 
+def vocabulary(job: Job, role: str) -> int | None:
+    """Return the rows of embedding and head that a model gets; None: those that it has.
+
+    TensorRT-LLM wants both models to have logits of one width, and the draft to know every id that the
+    target may say. The draft gets the target's: whatever it then proposes, the target decides.
+    """
+    same = job.target.vocab_size == job.draft.vocab_size
+    return None if role == "target" or same else job.target.vocab_size
+
+
 def wanted_quantization(job: Job, role: str) -> Quantization:
     """Return what was asked of a model."""
     asked = job.options.quantization
@@ -81,7 +91,7 @@ def _plan(job: Job, role: str) -> PlannedEngine:
     quantised = ready_made is None and wanted_quantization(job, role) == "fp8"
     if quantised:
         check_options(checkpoint, fp8_options(job), "trtllm")
-    plan = plan_conversion(checkpoint, "trtllm", options.dtype, tp, pp, ready_made)
+    plan = plan_conversion(checkpoint, "trtllm", options.dtype, tp, pp, ready_made, vocabulary(job, role))
     model = Model(
         role=role,
         architecture=checkpoint.architecture,

@@ -13,7 +13,7 @@ from trtspec.build.runtimes.tensorrt.compilation import Compiled, Gpus, compile_
 from trtspec.build.runtimes.tensorrt.conflicts import gpu_faults, option_faults
 from trtspec.build.runtimes.tensorrt.conversion import Converted, convert_role
 from trtspec.build.runtimes.tensorrt.description import needs_of, settings_of, versions_of
-from trtspec.build.runtimes.tensorrt.planning import PlannedEngine, notes_of, plan_engines, split
+from trtspec.build.runtimes.tensorrt.planning import PlannedEngine, notes_of, plan_engines, split, vocabulary
 from trtspec.build.runtimes.tensorrt.toolchain import Toolchain, Versions, find_toolchain
 from trtspec.build.stages import Done, Stage
 from trtspec.engines.host import HostFacts, read_host_facts
@@ -70,7 +70,7 @@ def describe(job: Job, done: Done) -> Built:
         target=target,
         draft=draft,
         compiled=not later,
-        repairs=tuple(repair for repair in mended(job.found) if repair != "vocab.width"),
+        repairs=mended(job.found),
         commands=tuple(
             engine.command.argv(engine.role if later else _converted(engine.role), engine.role)
             for engine in engines
@@ -95,6 +95,7 @@ def _conversion(job: Job, engine: PlannedEngine, place: str | None) -> Stage:
         inputs={
             "dtype": job.options.dtype,
             "split": split(job, engine.role),
+            "vocabulary": vocabulary(job, engine.role),
             "quantization": asdict(asked),
             "kv_cache": job.options.tensorrt.kv_cache,
         },
@@ -158,7 +159,7 @@ def _asked_settings(job: Job, engine: PlannedEngine, converted: Converted) -> En
         max_seq_len=engine.command.number("max_seq_len"),
         max_batch_size=job.options.max_batch_size,
         max_draft_len=job.options.max_draft_len,
-        vocab_size=job.checkpoint(engine.role).vocab_size,
+        vocab_size=job.target.vocab_size,
         tp=engine.model.tp,
         pp=engine.model.pp,
     )
