@@ -150,6 +150,11 @@ def test_too_little_shared_memory_stops_every_server():
             "warning: docker 28.5.1, which hands no GPU to containers → install NVIDIA's Container Toolkit",
         ),
         (
+            {"host": replace(SERVING.host, driver="570.172.08", cuda="12.8")},
+            "driver",
+            "warning: 570.172.08, runs CUDA up to 12.8; the container 26.07 has CUDA 13.0 → update",
+        ),
+        (
             {"host": HostFacts((replace(H100, mig=True),))},
             "gpu",
             "warning: GPU 0: NVIDIA H100 80GB HBM3, 79.6 GiB, SM90, in MIG mode: a process sees one instance",

@@ -13,6 +13,7 @@ import pytest
 from trtspec.build.checkpoint import open_checkpoint
 from trtspec.build.decoder import decoder_of_checkpoint, read_decoder
 from trtspec.cli import main
+from trtspec.engines.manifest import Manifest
 from trtspec.engines.memory.decoder import decoder_of
 from trtspec.engines.memory.result import MemoryPlan
 
@@ -122,7 +123,6 @@ def test_headers_say_what_the_formula_says(demo_pair):
     ("arguments", "code", "message"),
     [
         (["TARGET", "--gpu", "H100"], 2, "Missing argument 'DRAFT'; only an engine pair stands alone"),
-        (["TARGET", "DRAFT"], 2, "Missing option '--gpu'"),
         (["TARGET", "DRAFT", "--gpu", "H10"], 1, "trtspec: --gpu H10: unknown; did you mean H100?"),
         (["TARGET", "DRAFT", "--gpu", "H100", "--tp", "3"], 1, "trtspec: target-70b: 64 heads and 8 KV"),
         (["nowhere", "DRAFT", "--gpu", "H100"], 1, "trtspec: nowhere: not a folder"),
@@ -134,6 +134,59 @@ def test_wrong_usage_and_our_errors_have_their_codes(models, capsys, arguments, 
     captured = capsys.readouterr()
     assert captured.out == ""
     assert message in captured.err
+
+
+def test_the_gpu_is_this_machines_where_none_is_named(models, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    assert stopped(["plan", *models]) == 1
+    assert "no GPU to plan for on this machine (nvidia-smi: not on PATH)" in capsys.readouterr().err
+    program = folder / "nvidia-smi"
+    rows = [
+        f"NVIDIA {name}, {size}, 9.0, 580.95.05, Disabled" for name, size in (("B", 183359), ("A", 180000))
+    ]
+    program.write_text("#!/bin/sh\n" + "\n".join(f"echo '{row}'" for row in rows))
+    program.chmod(0o755)
+    main(["plan", *models, "--json"])
+    plan = MemoryPlan.model_validate_json(capsys.readouterr().out)
+    assert (plan.gpu, plan.gpu_memory_bytes) == ("NVIDIA A", 180000 * 2**20)
+
+
+def test_a_pair_of_tensorrt_is_planned_with_its_ranks_and_its_fp8_caches(tmp_path, capsys):
+    """As trtllm-build leaves it; the weights are not looked at."""
+    settings = {"dtype": "bfloat16", "max_seq_len": 8192, "max_batch_size": 4, "max_draft_len": 5, "tp": 2}
+    engine = {
+        "architecture": "LlamaForCausalLM",
+        "source_dtype": "BF16",
+        "parameters": 1,
+        "settings": {**settings, "vocab_size": 128256},
+        "files": {},
+    }
+    manifest = {
+        "trtspec_version": "0",
+        "runtime": "tensorrt",
+        "compiled": True,
+        "target": engine,
+        "draft": engine,
+        "eos_token_ids": [],
+        "repairs": [],
+        "files": {},
+    }
+    (tmp_path / "trtspec.json").write_text(
+        json.dumps({"format": Manifest.model_fields["format"].default, **manifest})
+    )
+    for role, model in zip(("target", "draft"), ("target-70b", "draft-8b"), strict=True):
+        quantization = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}
+        built = {**MODELS[model], "architecture": "LlamaForCausalLM", "quantization": quantization}
+        (tmp_path / role).mkdir()
+        (tmp_path / role / "config.json").write_text(json.dumps({"pretrained_config": built}))
+    main(["plan", str(tmp_path), "--gpu", "H100", "--json"])
+    plan = MemoryPlan.model_validate_json(capsys.readouterr().out)
+    assert (plan.runtime, plan.max_seq_len, plan.max_draft_len) == ("tensorrt", 8192, 5)
+    assert plan.target.gpus == plan.draft.gpus == (0, 1)
+    assert plan.target.ranks[0].kv_per_token == 80 * 2 * 4 * 128
+    assert plan.target.ranks[0].weights < 38 * 10**9
 
 
 def test_a_pair_and_a_draft_are_too_much(built_pair, models, capsys):

@@ -37,6 +37,7 @@ def _engine(folder: Path, manifest: EngineManifest) -> Engine:
         config = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise PlanError(f"{file}: cannot be read ({error}); build the pair again") from error
+    quantization = config.get("pretrained_config", config).get("quantization") or {}
     return Engine(
         decoder=decoder_of(config, f"{folder.parent.name}/{folder.name}"),
         tp=settings.tp,
@@ -44,4 +45,5 @@ def _engine(folder: Path, manifest: EngineManifest) -> Engine:
         # Planned for a GPU, where the float32 of the cpu runtime has no use.
         dtype="bfloat16" if settings.dtype == "float32" else settings.dtype,
         fp8=manifest.quantization is not None,
+        fp8_kv_cache=quantization.get("kv_cache_quant_algo") == "FP8",
     )

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from trtspec.engines.host import FP8_MIN_SM
+from trtspec.engines.host import FP8_MIN_SM, HostFacts
 from trtspec.errors import PlanError
 
 MIB, GIB = 2**20, 2**30
@@ -58,6 +58,22 @@ GPUS = {
         Gpu("B200", 183359 * MIB, 100),
     )
 }
+
+
+def gpu_of(host: HostFacts) -> Gpu:
+    """Return the GPU of a machine, that with the least memory where they differ.
+
+    Raises:
+        PlanError: it has none, or its driver does not say how large it is.
+    """
+    sizes = [(gpu.memory_bytes, gpu) for gpu in host.gpus if gpu.memory_bytes is not None and not gpu.mig]
+    if not sizes:
+        why = host.gpu_problem or "the driver does not say how much memory it has, or MIG splits it"
+        raise PlanError(
+            f"no GPU to plan for on this machine ({why}); name one with --gpu, such as H100 or 80GB"
+        )
+    size, gpu = min(sizes, key=lambda item: item[0])
+    return Gpu(gpu.name, size, gpu.sm)
 
 
 def find_gpu(text: str) -> Gpu:

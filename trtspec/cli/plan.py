@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from trtspec.engines.memory.ranks import Engine, Limits
-    from trtspec.engines.memory.result import MemoryPlan, ModelPlan
+    from trtspec.engines.memory.result import MemoryPlan, ModelPlan, PlannedRuntime
 
 POSITIVE = click.IntRange(min=1)
 FP8 = click.Choice(["none", "fp8"])
@@ -24,13 +24,13 @@ FP8 = click.Choice(["none", "fp8"])
 @click.command("plan")
 @click.argument("target")
 @click.argument("draft", required=False)
-@click.option("--gpu", "gpu_name", required=True, help="Its name, such as H100, or the size of its memory.")
+@click.option(
+    "--gpu", "gpu_name", help="Its name, such as H100, or the size of its memory.  [default: this machine's]"
+)
 @click.option(
     "--runtime",
     type=click.Choice(["tensorrt", "pytorch"]),
-    default="tensorrt",
-    show_default=True,
-    help="tensorrt: a process for each model; pytorch: one for both.",
+    help="tensorrt: a process for each model; pytorch: one for both.  [default: the pair's, else tensorrt]",
 )
 @click.option("--tp", type=POSITIVE, help="Tensor-parallel ranks of each model.  [default: 1]")
 @click.option("--pp", type=POSITIVE, help="Pipeline stages of each model.  [default: 1]")
@@ -44,7 +44,7 @@ FP8 = click.Choice(["none", "fp8"])
 )
 @click.option("--target-quantization", type=FP8, help="Of the target.  [default: what it is]")
 @click.option("--draft-quantization", type=FP8, help="Of the draft.  [default: what it is]")
-@click.option("--kv-cache", type=click.Choice(["auto", "fp8"]), default="auto", show_default=True)
+@click.option("--kv-cache", type=FP8, help="Quantisation of both caches.  [default: what it is]")
 @click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), help="[default: bfloat16]")
 @click.option("--max-seq-len", type=click.IntRange(min=2), help="Prompt and answer.  [default: 4096]")
 @click.option("--max-batch-size", type=POSITIVE, help="Sequences in flight.  [default: 16]")
@@ -69,8 +69,8 @@ FP8 = click.Choice(["none", "fp8"])
 def command(
     target: str,
     draft: str | None,
-    gpu_name: str,
-    runtime: Literal["tensorrt", "pytorch"],
+    gpu_name: str | None,
+    runtime: PlannedRuntime | None,
     placement: Literal["together", "apart"],
     lengths: tuple[int, ...],
     as_json: bool,
@@ -89,19 +89,20 @@ def command(
 
     Exit codes: 0 they fit, 3 they do not.
     """
-    from trtspec.engines.memory.gpus import find_gpu
+    from trtspec.engines.host import read_host_facts
+    from trtspec.engines.memory.gpus import find_gpu, gpu_of
     from trtspec.engines.memory.plan import DoesNotFitError, plan_memory
     from trtspec.engines.memory.pools import Deployment
 
-    engines = _engines(target, draft)
-    target_engine, draft_engine, limits = _apply(*engines, options)
+    its_target, its_draft, its_limits, its_runtime = _planned(target, draft)
+    target_engine, draft_engine, limits = _apply(its_target, its_draft, its_limits, options)
     deployment = Deployment(
         target=target_engine,
         draft=draft_engine,
-        gpu=find_gpu(gpu_name),
+        gpu=find_gpu(gpu_name) if gpu_name else gpu_of(read_host_facts()),
         limits=limits,
         placement=placement,
-        runtime=runtime,
+        runtime=runtime or its_runtime,
     )
     try:
         plan = plan_memory(deployment, lengths)
@@ -117,7 +118,7 @@ def command(
         _show(plan)
 
 
-def _engines(target: str, draft: str | None) -> tuple[Engine, Engine, Limits]:
+def _planned(target: str, draft: str | None) -> tuple[Engine, Engine, Limits, PlannedRuntime]:
     """Return what is planned for, before the options are looked at."""
     from trtspec.engines.manifest import MANIFEST
     from trtspec.engines.memory.built import built_engines
@@ -127,12 +128,14 @@ def _engines(target: str, draft: str | None) -> tuple[Engine, Engine, Limits]:
     if (Path(target) / MANIFEST).is_file():
         if draft is not None:
             raise click.UsageError(f"{target} is an engine pair; leave DRAFT out")
-        return built_engines(open_pair(Path(target)))
+        pair = open_pair(Path(target))
+        return *built_engines(pair), "pytorch" if pair.manifest.runtime == "pytorch" else "tensorrt"
     if draft is None:
         raise click.UsageError("Missing argument 'DRAFT'; only an engine pair stands alone")
     from trtspec.build.decoder import read_decoder
 
-    return Engine(decoder=read_decoder(target)), Engine(decoder=read_decoder(draft)), Limits()
+    engines = Engine(decoder=read_decoder(target)), Engine(decoder=read_decoder(draft))
+    return *engines, Limits(), "tensorrt"
 
 
 def _apply(
@@ -142,8 +145,9 @@ def _apply(
     given = {name: value for name, value in options.items() if value is not None}
     quantizations = given.pop("target_quantization", None), given.pop("draft_quantization", None)
     draft_tp = {"tp": given.pop("draft_tp")} if "draft_tp" in given else {}
-    both = {"fp8_kv_cache": given.pop("kv_cache") == "fp8"}
-    both |= {name: given.pop(name) for name in ("dtype", "tp", "pp") if name in given}
+    both: dict[str, Any] = {name: given.pop(name) for name in ("dtype", "tp", "pp") if name in given}
+    if "kv_cache" in given:
+        both["fp8_kv_cache"] = given.pop("kv_cache") == "fp8"
     pair = replace(target, **both), replace(draft, **{**both, **draft_tp})
     engines = [
         engine if wanted is None else replace(engine, fp8=wanted == "fp8")

@@ -74,8 +74,20 @@ def _memory(gpu: FoundGpu) -> str:
 def _driver(machine: Machine) -> Line:
     if machine.host.driver is None:
         return Line("driver", "missing", machine.host.gpu_problem, "install NVIDIA's driver, on a GPU host")
-    cuda = machine.host.cuda
-    return Line("driver", "found", f"{machine.host.driver}, runs CUDA up to {cuda or 'an unknown version'}")
+    cuda, container = machine.host.cuda, newest_container()
+    shown = f"{machine.host.driver}, runs CUDA up to {cuda or 'an unknown version'}"
+    if cuda is not None and _release(cuda) < _release(container.cuda):
+        return Line(
+            "driver",
+            "warning",
+            f"{shown}; the container {container.tag} has CUDA {container.cuda}",
+            "update the driver; on data-centre GPUs the container's own compatibility libraries do",
+        )
+    return Line("driver", "found", shown)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
 
 
 def _tensorrt_llm(machine: Machine) -> Line:
