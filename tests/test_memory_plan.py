@@ -99,6 +99,27 @@ def test_logits_grow_with_batch_draft_length_and_acceptance_by_probabilities():
     assert logits(max_batch_size=1, max_draft_len=4, use_draft_logits=True) == (3 * 5 + 8 + 2 * 5) * row
 
 
+def test_activations_are_those_of_one_layer_for_all_tokens_of_a_pass():
+    def activations(tp: int = 1, **limits: Any) -> int:
+        engine = Engine(decoder=decoder("Llama-3.1-8B"), tp=tp)
+        return rank_memories(engine, Limits(**limits), is_target=True)[0].activations
+
+    hidden, split = 4 * 4096, 2 * (32 + 8) * 128 + 3 * 14336
+    assert activations(max_num_tokens=8192) == 8192 * 2 * (hidden + split) * 1.25
+    assert activations(tp=4, max_num_tokens=8192) == 8192 * 2 * (hidden + split // 4) * 1.25
+    # A pass holds at least a round of every sequence.
+    rounds = activations(max_num_tokens=1, max_batch_size=100, max_draft_len=7)
+    assert rounds == 800 * 2 * (hidden + split) * 1.25
+
+
+def test_ranks_that_talk_to_each_other_take_more():
+    def runtime(tp: int, pp: int) -> int:
+        engine = Engine(decoder=decoder("Llama-3.1-8B"), tp=tp, pp=pp)
+        return rank_memories(engine, Limits(), is_target=True)[0].runtime
+
+    assert (runtime(1, 1), runtime(2, 1), runtime(1, 2)) == (GIB, GIB * 3 // 2, GIB * 3 // 2)
+
+
 def test_an_fp8_cache_takes_half():
     engine = Engine(decoder=decoder("Llama-3.1-8B"), fp8_kv_cache=True)
     assert kv_bytes_per_token(engine) == 65_536
@@ -172,6 +193,10 @@ def test_a_draft_on_one_gpu_beside_a_target_on_four_limits_the_cache_of_all():
     assert (plan.target.gpus, plan.draft.gpus) == ((0, 1, 2, 3), (0,))
     assert plan.target.max_tokens == plan.draft.max_tokens
     assert plan.gpus[0].left < plan.gpus[1].left
+    # Of the target's ranks the one beside the draft has least free: its fraction counts for all.
+    target, draft = plan.target, plan.draft
+    free = plan.gpu_memory_bytes - GIB - plan.gpus[0].fixed - draft.kv_bytes(0)
+    assert target.kv_bytes(0) / free == pytest.approx(target.fraction_loaded_second, abs=1e-4)
     alone = plan_memory(deployment("Llama-3.1-70B", "Llama-3.2-1B", tp=4, placement="apart"))
     assert alone.draft.gpus == (4,)
     assert alone.target.max_tokens > plan.target.max_tokens
@@ -183,6 +208,8 @@ def test_sequences_are_counted_in_whole_blocks_with_their_drafted_tokens():
     assert [entry.length for entry in plan.concurrency] == [1000, 4096]
     assert plan.concurrency[0].by_memory == plan.target.max_tokens // 1024  # 1005 tokens are 32 blocks
     assert plan.concurrency[0].served == 16
+    plan = plan_memory(deployment("Llama-3.1-8B", "Llama-3.2-1B", max_draft_len=5), lengths=(1020,))
+    assert plan.concurrency[0].by_memory == plan.target.max_tokens // 1056  # 1025 tokens are 33
 
 
 def test_the_pytorch_runtime_has_one_fraction_and_one_context():
@@ -199,6 +226,14 @@ def test_a_plan_that_cannot_fit_is_refused_with_what_would():
     with pytest.raises(DoesNotFitError, match=r"GPU 0 would hold 139\.3 GiB .* it has 78\.6 GiB") as refused:
         plan_memory(deployment("Llama-3.1-70B", "Llama-3.2-1B"))
     assert refused.value.would_fit == ("--target-quantization fp8", "--tp 2", "--gpu B200")
+
+
+def test_more_ranks_are_advised_for_the_draft_too_where_it_is_split_like_the_target():
+    with pytest.raises(DoesNotFitError) as refused:
+        plan_memory(deployment("Llama-3.1-70B", "Llama-3.1-8B", "50GB"))
+    assert "--tp 4" in refused.value.would_fit
+    with pytest.raises(DoesNotFitError):  # the draft whole on one of the four GPUs
+        plan_memory(deployment("Llama-3.1-70B", "Llama-3.1-8B", "50GB", tp=4, draft_tp=1))
 
 
 def test_fp8_is_no_advice_where_the_gpu_has_none():
