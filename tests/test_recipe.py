@@ -100,6 +100,15 @@ def test_whatever_a_recipe_says_survives_being_written(build: dict[str, Any], re
     assert parse_recipe(render(recipe, ["made up"]), "written") == recipe
 
 
+def test_numbers_may_be_written_as_numbers_where_an_option_takes_them_or_words():
+    for value in ("32", '"32"'):
+        parse_recipe(f"[build]\ntokens_per_block = {value}", "r.toml")
+    for value in ("5", '"auto"'):
+        parse_recipe(f"[repo]\nnum_draft_tokens = {value}", "r.toml")
+    with pytest.raises(RecipeError, match=r"tokens_per_block is 33, expected 16, 32, 64, 128,"):
+        parse_recipe("[build]\ntokens_per_block = 33", "r.toml")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -150,6 +159,9 @@ def test_build_and_repo_take_a_recipe_and_flags_override_it(demo_pair, tmp_path,
         "output": str(tmp_path / "pair"),
         "max_batch_size": 3,
         "max_draft_len": 4,
+        "tokens_per_block": 32,
+        "max_kl": 0.5,
+        "fused_mlp": True,
     }
     lines = [f"{key} = {json.dumps(value)}" for key, value in said.items()]
     repo = [f"pair = {json.dumps(said['output'])}", "num_draft_tokens = 2", "exclude_input_in_output = false"]

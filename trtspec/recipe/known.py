@@ -45,7 +45,7 @@ class KnownPair:
 
 QWEN_WIDTHS = (
     "The tokenizers agree, the widths do not: the target has 152064 rows, the draft 151936 (padding).",
-    "The cpu runtime evens them out; on TensorRT-LLM accept by tokens, draft logits of other widths fail.",
+    "For the cpu and the tensorrt runtime build gives the draft the target's width.",
 )
 QWEN25_DRAFT = KnownModel("Qwen/Qwen2.5-1.5B-Instruct", APACHE)
 LLAMA_1B = KnownModel("meta-llama/Llama-3.2-1B-Instruct", LLAMA_3_2)

@@ -18,7 +18,8 @@ def recipe_option(section: str) -> Callable[[Command], Command]:
         if value is not None:
             from trtspec.recipe.file import read_recipe
 
-            ctx.default_map = read_recipe(value).section(section)
+            said = read_recipe(value).section(section)
+            ctx.default_map = {key: _as_typed(value) for key, value in said.items()}
 
     return click.option(
         "--recipe",
@@ -28,3 +29,10 @@ def recipe_option(section: str) -> Callable[[Command], Command]:
         callback=take,
         help="A recipe.toml for whatever is not given here; see `trtspec recipe`.",
     )
+
+
+def _as_typed(value: Any) -> Any:
+    """Return a value as the command line would have it, which is what the options' types convert."""
+    if isinstance(value, list):
+        return [str(part) for part in value]
+    return value if isinstance(value, bool) else str(value)

@@ -62,7 +62,8 @@ def _element(kind: click.ParamType[Any]) -> Any:
     """Return the type of a value in TOML; what has no type there is written as on the command line."""
     match kind:
         case click.Choice():
-            return Literal[tuple(kind.choices)]
+            numbers = [int(choice) for choice in kind.choices if choice.isdecimal()]
+            return Literal[(*numbers, *kind.choices)]
         case click.IntRange() | click.FloatRange():
             number = int if isinstance(kind, click.IntRange) else float
             return Annotated[number, Field(ge=kind.min, le=kind.max)]
@@ -72,5 +73,7 @@ def _element(kind: click.ParamType[Any]) -> Any:
             return int
         case click.types.FloatParamType():
             return float
-        case _:
+        case click.types.StringParamType() | click.Path():
             return str
+        case _:  # a command's own, such as "auto" or a number
+            return int | float | str
