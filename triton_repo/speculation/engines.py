@@ -47,6 +47,7 @@ class Engines:
         model, request_id = self._models[engine], f"{self._prefix}{next(self._numbers)}"
         outputs = [*requests[0].outputs, *(["batch_index"] if len(requests) > 1 else [])]
         responses = _infer(model, request_id, stack(requests), outputs)
+        is_drained = False
         try:
             for response in responses:
                 if response.has_error():
@@ -56,17 +57,24 @@ class Engines:
                 tensors = response.output_tensors()
                 if tensors:
                     yield from read_replies({tensor.name(): tensor.as_numpy() for tensor in tensors})
+            is_drained = True
         except GeneratorExit:
             # The same id, with `stop` set, as TensorRT-LLM's backend has it.
-            self._end(_infer(model, request_id, stop_inputs(), ["output_ids"]))
+            self._drain(_infer(model, request_id, stop_inputs(), ["output_ids"]))
             raise
         finally:
-            self._end(responses)
+            if is_drained:
+                self._keep(responses)
+            else:
+                self._drain(responses)
 
-    def _end(self, responses: Any) -> None:
-        # To its end: Triton counts a call whose responses were not all taken as in flight for ever.
+    def _drain(self, responses: Any) -> None:
+        # Triton counts a call whose responses were not all taken as in flight for ever.
         for _ in responses:
             pass
+        self._keep(responses)
+
+    def _keep(self, responses: Any) -> None:
         with self._lock:
             self._ended.append(responses)
 

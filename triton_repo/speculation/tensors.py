@@ -157,9 +157,9 @@ def delta_tensors(delta: Delta, request: GenerationRequest) -> list[Any]:
     tensors = [
         _text("text_output", delta.text),
         pb.Tensor("output_ids", np.array([[token.id for token in delta.tokens]], np.int32)),
-        _text("finish_reason", delta.finish_reason),
-        _text("stop_reason", delta.stop_reason),
     ]
+    if delta.finish_reason:
+        tensors += [_text("finish_reason", delta.finish_reason), _text("stop_reason", delta.stop_reason)]
     if request.return_log_probs:
         log_probs = np.array([[[token.log_prob for token in delta.tokens]]], np.float32)
         tensors.append(pb.Tensor("output_log_probs", log_probs))

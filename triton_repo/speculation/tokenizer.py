@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from tokenizers import Tokenizer as Backend
@@ -18,6 +19,8 @@ class Tokenizer:
         byte_ids = (self._backend.token_to_id(f"<0x{value:02X}>") for value in range(256))
         added = self._backend.get_added_tokens_decoder()
         special_ids = (i for i, token in added.items() if token.special)
+        # Half of what a detokenizer decodes is one token that it has decoded before.
+        self._decode_one = lru_cache(maxsize=1 << 16)(lambda token_id: self._decode([token_id]))
         self._open_ids = frozenset(i for i in (*byte_ids, *special_ids) if i is not None)
 
     @property
@@ -34,6 +37,9 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids; special tokens have none."""
+        return self._decode_one(ids[0]) if len(ids) == 1 else self._decode(ids)
+
+    def _decode(self, ids: Sequence[int]) -> str:
         return str(self._backend.decode(list(ids), skip_special_tokens=True))
 
     def detokenizer(self) -> Detokenizer:
