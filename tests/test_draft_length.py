@@ -256,7 +256,18 @@ def test_requests_with_a_fixed_length_teach_others_and_pay_for_no_probe() -> Non
         fixed.record_round(Round(2, 2, 3, 0.2, 1.0))
     fixed.close()
     request = shared.request()
-    # The target alone has not been seen at this load: one glance, and then what was learnt.
+    # The target alone has not been seen at this load: a glance at it, and what was learnt serves.
     assert request.choose(1000) == Step(plain_tokens=GLANCE_TOKENS)
     request.record_plain(PlainCall(1, 1.1, 7, 7.0))
-    assert [request.choose(1000).draft_tokens for _ in range(20)] == [8] * 20
+    steps = []
+    for _ in range(60):
+        step = request.choose(1000)
+        steps.append(step.draft_tokens)
+        if step.draft_tokens:
+            done = Round(
+                step.draft_tokens, step.draft_tokens, step.draft_tokens + 1, 0.1 * step.draft_tokens, 1
+            )
+            request.record_round(done)
+        else:
+            request.record_plain(PlainCall(1, 1.1, step.plain_tokens - 1, step.plain_tokens - 1.0))
+    assert steps.count(8) > 50
