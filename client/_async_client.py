@@ -172,7 +172,8 @@ class AsyncClient:
             started = self._calls.terms.clock()
             allowed_s = self._calls.allowed_s(timeout_s)
             metadata = await self.metadata(timeout_s=allowed_s)
-            return self._calls.answer(prompt, options, metadata, allowed_s, started, stream=stream)
+            streams = stream or self._endpoint.always_streams
+            return self._calls.answer(prompt, options, metadata, allowed_s, started, stream=streams)
 
         return AsyncStream(begin, self._transport, self._sleep)
 

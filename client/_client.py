@@ -201,7 +201,8 @@ class Client:
         started = self._calls.terms.clock()
         allowed_s = self._calls.allowed_s(timeout_s)
         metadata = self.metadata(timeout_s=allowed_s)
-        answer = self._calls.answer(prompt, options, metadata, allowed_s, started, stream=stream)
+        streams = stream or self._endpoint.always_streams
+        answer = self._calls.answer(prompt, options, metadata, allowed_s, started, stream=streams)
         return Stream(answer, self._transport, self._sleep)
 
     def _find_model(self, timeout_s: float | None) -> Metadata:

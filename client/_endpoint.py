@@ -81,6 +81,15 @@ class Endpoint:
         return self.scheme.startswith("http")
 
     @property
+    def always_streams(self) -> bool:
+        """Whether whole answers are streamed too.
+
+        Triton (24.10) never lets go of a request whose HTTP caller hangs up before the first response,
+        so that it takes all of its exit timeout to stop. The sooner one comes, the rarer that is.
+        """
+        return self.is_http
+
+    @property
     def is_encrypted(self) -> bool:
         return self.scheme.endswith("s")
 

@@ -49,7 +49,8 @@ def test_a_whole_answer_holds_everything_the_server_says(way: str) -> None:
     assert answer.usage == Usage(4, 3)
     assert answer.speculation == Speculation(3, 8, 6, (3, 2, 1), (3, 3, 2), "")
     assert answer.request_id == server.asked[0].id
-    assert server.asked[0].values["stream"] == [False]
+    # Triton keeps a request for ever whose HTTP caller hangs up before the first response.
+    assert server.asked[0].values["stream"] == ["http" in way]
 
 
 def test_a_stream_yields_each_delta_before_the_server_makes_the_next(way: str) -> None:
