@@ -24,7 +24,9 @@ from trtspec.build.runtimes.tensorrt.built_engine import check_engine
 from trtspec.build.runtimes.tensorrt.commands import BuildCommand
 from trtspec.build.runtimes.tensorrt.options import TensorrtOptions
 from trtspec.build.runtimes.tensorrt.process import run_logged
+from trtspec.build.runtimes.tensorrt.toolchain import Installed, Versions
 from trtspec.cli import main
+from trtspec.cli.report import reporting
 from trtspec.engines.host import HostFacts
 from trtspec.engines.pair import EnginePair, open_pair
 from trtspec.errors import BuildError
@@ -298,6 +300,14 @@ def test_a_trtllm_build_of_unknown_version_is_refused(
         build_in(demo_pair, tmp_path / "work")
 
 
+@pytest.mark.parametrize("first_line", ["#!/usr/bin/env python3", "#!/usr/bin/env -S python3", "#!/bin/sh"])
+def test_the_python_of_trtllm_build_is_found_however_it_is_started(tools: Tools, first_line: str) -> None:
+    program = tools.folder / "bin" / "trtllm-build"
+    program.write_text(f"{first_line}\n")
+    (program.parent / "python3").symlink_to(sys.executable)
+    assert Installed(program).versions() == Versions(tensorrt_llm="1.2.1", tensorrt="10.14.1.48")
+
+
 def test_everything_wrong_is_said_before_anything_starts(
     tools: Tools, demo_pair: Path, tmp_path: Path
 ) -> None:
@@ -452,3 +462,28 @@ def test_a_build_that_cannot_compile_says_so_in_one_line(
     words = ["build", demo_pair / "target", demo_pair / "draft", "--output", tmp_path / "pair"]
     assert run_cli(*words, "--runtime", "tensorrt", "--dtype", "float16") == 1
     assert "trtspec: trtllm-build is not on PATH. There are three ways" in capsys.readouterr().err
+
+
+def test_a_terminal_shows_every_line_and_what_each_model_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with reporting() as report:
+        report("target: compiles 1 rank")
+        report("note: [no markup] here")
+        report("target: compiled in 3 s")
+    said = capsys.readouterr().err
+    for line in ("target: compiles 1 rank", "note: [no markup] here", "target: compiled in 3 s"):
+        assert line in said
+    assert "0:00:0" in said
+
+
+def test_a_file_gets_plain_lines_and_json_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    with reporting() as report:
+        report("target: compiles 1 rank")
+    with reporting(quiet=True) as report:
+        report("draft: compiles 1 rank")
+    assert capsys.readouterr().err == "target: compiles 1 rank\n"

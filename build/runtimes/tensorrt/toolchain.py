@@ -128,6 +128,8 @@ class Installed:
         """Return the interpreter that the program's first line names, else the one beside it, else ours."""
         with self.program.open("rb") as file:
             words = file.readline(4096).decode("utf-8", "replace").removeprefix("#!").split()
+        if words and Path(words[0]).name == "env":
+            words = [found for word in words[1:] if (found := shutil.which(word))]
         if words and "python" in Path(words[0]).name and Path(words[0]).is_file():
             return Path(words[0])
         beside = self.program.parent / "python3"
