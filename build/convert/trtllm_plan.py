@@ -236,7 +236,8 @@ def _cuts(name: str, weight: Weight, d: Dimensions, tp: int, tp_rank: int) -> li
     """Return what a rank holds of each part of a tensor."""
     if name == f"transformer.{EMBEDDING}" and weight.parts[0].split is Split.WHOLE:
         (part,) = weight.parts
-        return [(part, held) for held in cut_vocabulary(*part.shape, d.vocabulary, 1, 0)]
+        rows, columns = part.shape
+        return [(part, held) for held in cut_vocabulary(rows, columns, d.vocabulary, 1, 0)]
     return [(part, held) for part in weight.parts for held in cuts(part, d, tp, tp_rank)]
 
 

@@ -42,7 +42,7 @@ def share_gpus(host: HostFacts, ranks: Sequence[int]) -> tuple[Gpus, ...]:
     compiled side by side only where every rank has a GPU of its own.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    found = visible.split(",") if visible else [str(i) for i in range(len(host.gpus))]
+    found = [str(i) for i in range(len(host.gpus))] if visible is None else visible.split(",")
     if len(found) < sum(ranks):
         return (None,) * len(ranks)
     starts = [sum(ranks[:i]) for i in range(len(ranks))]
