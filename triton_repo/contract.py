@@ -10,6 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+PUBLIC_MODEL = "tensorrt_llm_bls"
+TARGET_MODEL = "tensorrt_llm"
+DRAFT_MODEL = "tensorrt_llm_draft"
+
 
 @dataclass(frozen=True)
 class Tensor:

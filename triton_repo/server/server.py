@@ -157,7 +157,8 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=self._log.file,
                 stderr=subprocess.STDOUT,
-                cwd=self._run_directory,
+                # Engines of TensorRT-LLM are named from the repository.
+                cwd=self.repository,
                 env=server_environment(installation, self.marker),
                 start_new_session=True,
             )
