@@ -51,7 +51,8 @@ def read_engine_config(folder: Path) -> EngineConfig:
     Raises:
         EngineError: there is no file about the engine, or a limit is missing from it.
     """
-    for name, read in (("config.json", _tensorrt), ("engine.json", _cpu)):
+    # Ours has a config.json too: the checkpoint's.
+    for name, read in (("engine.json", _cpu), ("config.json", _tensorrt)):
         file = folder / name
         if not file.is_file():
             continue
