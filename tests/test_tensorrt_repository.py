@@ -23,14 +23,20 @@ import pytest
 from recipe import NVIDIA_ENGINE_INPUTS, config, inputs
 from tensorrt_engines import write_pair
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup
+from trtllm_build_double import install
 
+from trtspec.build.options import BuildOptions
+from trtspec.build.pair import build
+from trtspec.build.runtimes.tensorrt.options import TensorrtOptions
 from trtspec.engines.manifest import Manifest
 from trtspec.engines.memory.result import MemoryPlan
 from trtspec.engines.pair import EnginePair
 from trtspec.errors import RepositoryError
 from trtspec.triton_repo import contract
+from trtspec.triton_repo.engine_config import read_engine_config
 from trtspec.triton_repo.launch import LaunchOptions, container_command, launch_script, plan_launch
 from trtspec.triton_repo.leaf_parameters import LEAF_PARAMETERS
+from trtspec.triton_repo.lint import lint
 from trtspec.triton_repo.repository import RepositoryOptions, plan_repository, write_repository
 from trtspec.triton_repo.server.canary import ask_for_tokens
 from trtspec.triton_repo.server.endpoints import Endpoints, choose_endpoints
@@ -442,3 +448,23 @@ def is_ready(endpoints: Endpoints) -> bool:
             return connection.getresponse().status == 200
         except OSError:
             return False
+
+
+@pytest.mark.parametrize("draft_tp", [1, 2])
+def test_a_pair_as_it_is_compiled_becomes_a_repository_without_a_finding(
+    demo_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draft_tp: int
+) -> None:
+    for name, value in install(tmp_path / "tools").items():
+        monkeypatch.setenv(name, value)
+    options = BuildOptions(
+        runtime="tensorrt", dtype="bfloat16", tp=2, tensorrt=TensorrtOptions(draft_tp=draft_tp)
+    )
+    pair = build(
+        demo_pair / "target", demo_pair / "draft", tmp_path / "pair", options, report=lambda line: None
+    )
+    repository = write_repository(pair, tmp_path / "repo")
+    assert lint(repository) == ()
+    engines = [read_engine_config(repository / model / "1" / "engine") for model in LEAVES]
+    assert [engine.ranks for engine in engines] == [2, draft_tp]
+    gpus = [parameters(config(repository, model))["gpu_device_ids"] for model in LEAVES]
+    assert gpus == ["0,1", "0,1" if draft_tp == 2 else "0"]
