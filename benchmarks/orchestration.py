@@ -1,6 +1,6 @@
 """What a round of speculation costs when the engines cost nothing: the loop, Triton and the client.
 
-    python benchmarks/orchestration.py [--seconds 6] [--runs 3] [--row-by-row] [--json]
+    python benchmarks/orchestration.py [--seconds 6] [--runs 3] [--json]
 
 The public model that ships, in front of two scripted engines that answer at once: γ = 4, each draft
 token accepted with probability 0.8, answers of 128 tokens, streamed over gRPC. A round is one draft
@@ -43,7 +43,6 @@ import triton_python_backend_utils as pb
 
 FINAL = pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 IS_DRAFT = {is_draft}
-ROW_BY_ROW = {row_by_row}
 
 
 def token(position):
@@ -67,56 +66,34 @@ def answer(length, count, drafted):
     return ids[: accepted + 1]
 
 
-def response(first_row, answers):
+def response(answers):
     ids = np.zeros((len(answers), 1, max(map(len, answers))), np.int32)
     for row, found in zip(ids, answers):
         row[0, : len(found)] = found
     lengths = np.array([[len(found)] for found in answers], np.int32)
-    indices = np.arange(first_row, first_row + len(answers), dtype=np.int32)[:, None]
-    return pb.InferenceResponse([
-        pb.Tensor("output_ids", ids),
-        pb.Tensor("sequence_length", lengths),
-        pb.Tensor("batch_index", indices),
-    ])
+    return pb.InferenceResponse([pb.Tensor("output_ids", ids), pb.Tensor("sequence_length", lengths)])
 
 
 class TritonPythonModel:
     def execute(self, requests):
         for request in requests:
-            sender = request.get_response_sender()
-            if rows(request, "stop", False):
-                sender.send(flags=FINAL)
-                continue
             lengths = rows(request, "input_lengths", None).reshape(-1).tolist()
             counts = rows(request, "request_output_len", None).reshape(-1).tolist()
             drafted = rows(request, "draft_input_ids", [()] * len(lengths))
             answers = [answer(*row) for row in zip(lengths, counts, map(list, drafted))]
-            if rows(request, "streaming", False):
-                responses = [response(0, [[i]]) for i in answers[0]]
-            elif ROW_BY_ROW:
-                responses = [response(i, [found]) for i, found in enumerate(answers)]
-            else:
-                responses = [response(0, answers)]
-            for each in responses[:-1]:
-                sender.send(each)
-            sender.send(responses[-1], flags=FINAL)
+            request.get_response_sender().send(response(answers), flags=FINAL)
 '''
 
 
-def scripted_repository(folder: Path, *, row_by_row: bool = False) -> Path:
-    """Return a repository of the demo pair whose engines have been replaced.
-
-    `row_by_row`: they answer each row of a request with a response of its own, as TensorRT-LLM's
-    backend does.
-    """
+def scripted_repository(folder: Path) -> Path:
+    """Return a repository of the demo pair whose engines have been replaced."""
     source = Path(str(files("trtspec") / "demo_pair"))
     pair = build(source / "target", source / "draft", folder / "pair", report=lambda line: None)
     repository = write_repository(pair, folder / "repo")
     for name in (TARGET_MODEL, DRAFT_MODEL):
         version = repository / name / "1"
         shutil.rmtree(version / "engine")
-        code = SCRIPTED_ENGINE.replace("{is_draft}", str(name == DRAFT_MODEL))
-        (version / "model.py").write_text(code.replace("{row_by_row}", str(row_by_row)))
+        (version / "model.py").write_text(SCRIPTED_ENGINE.replace("{is_draft}", str(name == DRAFT_MODEL)))
     return repository
 
 
@@ -186,13 +163,12 @@ def resident_mb(server: Server) -> dict[str, float]:
 @click.command(help=__doc__)
 @click.option("--seconds", type=click.FloatRange(min=0.1), default=6.0, show_default=True, help="Each point.")
 @click.option("--runs", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--row-by-row", is_flag=True, help="Engines answer each row of a request by itself.")
 @click.option("--json", "as_json", is_flag=True)
-def main(seconds: float, runs: int, row_by_row: bool, as_json: bool) -> None:
+def main(seconds: float, runs: int, as_json: bool) -> None:
     measured: dict[int, list[tuple[float, float]]] = {in_flight: [] for in_flight in IN_FLIGHT}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        repository = scripted_repository(folder, row_by_row=row_by_row)
+        repository = scripted_repository(folder)
         server = stack.enter_context(serve(repository, FREE_PORTS))
         load = Load(stack.enter_context(grpc.insecure_channel(server.grpc_url)))
         load.run(max(IN_FLIGHT), 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -31,7 +31,7 @@ LONG_S = 60.0
 
 def generation(request: GenerationRequest) -> Generation:
     output = Output(Detokenizer(lambda ids: "x" * len(ids)), request.max_tokens, frozenset(request.eos_ids))
-    return Generation(request, output, draft_max_seq_len=1000)
+    return Generation(request, output, draft_max_seq_len=1000, chunk_s=0.05)
 
 
 def alone(request: GenerationRequest) -> list[int]:
@@ -61,22 +61,19 @@ class AnswerDouble:
         if call is None:
             self.over.set()
             return None
-        travels_alone = call.streaming or call.engine in self._first
+        is_round = call.engine == "draft" or bool(call.draft_ids)
+        travels_alone = not is_round or call.engine in self._first
         self._first.discard(call.engine)
         return Asked(call.engine, self._inputs.of(call), travels_alone)
 
-    def take(self, reply: Reply) -> bool:
-        assert self._call
-        self.whole += self.generation.take(self._call, reply)
-        return not self.whole.finish_reason
-
-    def end(self, error: EngineCallError | None) -> None:
+    def end(self, outcome: Reply | EngineCallError) -> None:
         assert self._call
         try:
-            if error is None:
-                self.whole += self.generation.end(self._call)
+            if isinstance(outcome, EngineCallError):
+                self.generation.fail(self._call, outcome)
             else:
-                self.generation.fail(self._call, error)
+                self.whole += self.generation.take(self._call, outcome)
+                self.whole += self.generation.end(self._call)
         except EngineCallError as failure:
             self.error = failure
 
@@ -90,27 +87,16 @@ class EnginesDouble:
     """Two scripted engines behind the cpu engine's own reading and writing of tensors."""
 
     end_ids: frozenset[int] = frozenset()
-    row_by_row: bool = False
     rows: list[tuple[Role, int]] = field(default_factory=list)
     # Called with each request; may block or raise.
     on_request: Callable[[Role, int], None] = lambda engine, rows: None
 
-    def ask(
-        self, engine: Role, requests: Sequence[EngineRequest]
-    ) -> Generator[tuple[int, Reply], None, None]:
+    def ask(self, engine: Role, requests: Sequence[EngineRequest]) -> list[Reply]:
         self.rows.append((engine, len(requests)))
         self.on_request(engine, len(requests))
         rows = engine_side.split_rows(stack(requests))
-        answers = [self._answer(engine, row) for row in rows]
-        if engine_side.flag(rows[0], "streaming"):
-            for token_id in answers[0]:
-                yield from read_replies(_outputs(0, [token_id]))
-        elif self.row_by_row:
-            for i in reversed(range(len(rows))):
-                yield from read_replies(_outputs(i, answers[i]))
-        else:
-            every = [_outputs(i, answer) for i, answer in enumerate(answers)]
-            yield from read_replies(engine_side.join_rows(every))
+        outputs = [_outputs(self._answer(engine, row)) for row in rows]
+        return read_replies(engine_side.join_rows(outputs))
 
     def _answer(self, engine: Role, row: dict[str, np.ndarray]) -> list[int]:
         asked = engine_side.read_request(row)
@@ -125,11 +111,10 @@ class EnginesDouble:
         return list(reply.ids)
 
 
-def _outputs(row: int, ids: list[int]) -> dict[str, np.ndarray]:
+def _outputs(ids: list[int]) -> dict[str, np.ndarray]:
     return {
         "output_ids": np.array([[ids]], np.int32),
         "sequence_length": np.array([[len(ids)]], np.int32),
-        "batch_index": np.array([[row]], np.int32),
     }
 
 
@@ -161,9 +146,8 @@ def answers(engines: EnginesDouble, requests: Sequence[GenerationRequest], **opt
     lengths=st.lists(st.tuples(st.integers(0, 8), st.integers(1, 30)), min_size=1, max_size=12),
     end_ids=st.lists(st.integers(0, 49), max_size=2, unique=True),
     max_rows=st.integers(1, 8),
-    row_by_row=st.booleans(),
 )
-def test_answers_at_once_are_those_that_come_alone(lengths, end_ids, max_rows, row_by_row) -> None:
+def test_answers_at_once_are_those_that_come_alone(lengths, end_ids, max_rows) -> None:
     requests = [
         GenerationRequest(
             prompt_ids=(i, 7),
@@ -173,7 +157,7 @@ def test_answers_at_once_are_those_that_come_alone(lengths, end_ids, max_rows, r
         )
         for i, (num_draft_tokens, max_tokens) in enumerate(lengths)
     ]
-    engines = EnginesDouble(frozenset(end_ids[:1]), row_by_row=row_by_row)
+    engines = EnginesDouble(frozenset(end_ids[:1]))
     made = answers(engines, requests, max_rows=max_rows)
     assert [answer.ids for answer in made] == [alone(request) for request in requests]
     assert max(rows for _, rows in engines.rows) <= max_rows

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trtspec.engines.cpu.errors import RequestError
 from trtspec.engines.cpu.tensors import join_rows, read_request, split_rows
 from trtspec.triton_repo.contract import LEAF_INPUTS, LEAF_OUTPUTS
-from trtspec.triton_repo.speculation.engine_tensors import EngineInputs, read_replies, stack, stop_inputs
+from trtspec.triton_repo.speculation.engine_tensors import EngineInputs, read_replies, stack
 from trtspec.triton_repo.speculation.loop import Call
 from trtspec.triton_repo.speculation.request import GenerationRequest, Sampling
 from trtspec.triton_repo.speculation.runtime import RUNTIMES
@@ -53,14 +53,13 @@ FULL_CALL = call(
     min_new_tokens=1,
     draft_ids=(1, 2),
     draft_logits_KV=np.zeros((2, 10), np.float32),
-    streaming=True,
     return_log_probs=True,
     return_logits=True,
 )
 
 
-@pytest.mark.parametrize("inputs", [EngineInputs(EVERYTHING, TENSORRT).of(FULL_CALL).inputs, stop_inputs()])
-def test_what_tensorrt_engines_are_sent_is_in_their_contract(inputs) -> None:
+def test_what_tensorrt_engines_are_sent_is_in_their_contract() -> None:
+    inputs = EngineInputs(EVERYTHING, TENSORRT).of(FULL_CALL).inputs
     contract = {tensor.name: tensor for tensor in LEAF_INPUTS}
     for name, array in inputs.items():
         assert array.dtype == NUMPY_TYPES[contract[name].dtype], name
@@ -74,7 +73,7 @@ def test_what_tensorrt_engines_are_sent_is_in_their_contract(inputs) -> None:
 
 def test_what_engines_are_asked_for_is_in_their_contract() -> None:
     outputs = EngineInputs(EVERYTHING, TENSORRT).of(FULL_CALL).outputs
-    assert {*outputs, "batch_index"} <= {tensor.name for tensor in LEAF_OUTPUTS}
+    assert set(outputs) <= {tensor.name for tensor in LEAF_OUTPUTS}
 
 
 def test_the_cpu_engine_reads_what_it_is_sent() -> None:
@@ -128,26 +127,22 @@ def test_requests_whose_tensors_differ_in_rows_are_refused() -> None:
         min_size=1,
         max_size=4,
     ),
-    data=st.data(),
 )
-def test_replies_come_out_of_a_response_as_they_went_in(rows, data) -> None:
-    indices = data.draw(st.permutations(range(len(rows))))
+def test_replies_come_out_of_a_response_as_they_went_in(rows) -> None:
     outputs = [
         {
-            "output_ids": np.array([[[i for i, _ in rows[row]]]], np.int32),
-            "output_log_probs": np.array([[[p for _, p in rows[row]]]], np.float32),
-            "generation_logits": np.full((1, 1, len(rows[row]), 3), row, np.float32),
-            "sequence_length": np.array([[len(rows[row])]], np.int32),
-            "batch_index": np.array([[row]], np.int32),
+            "output_ids": np.array([[[i for i, _ in row]]], np.int32),
+            "output_log_probs": np.array([[[p for _, p in row]]], np.float32),
+            "generation_logits": np.full((1, 1, len(row), 3), len(row), np.float32),
+            "sequence_length": np.array([[len(row)]], np.int32),
         }
-        for row in indices
+        for row in rows
     ]
-    replies = dict(read_replies(join_rows(outputs)))
-    for row, expected in enumerate(rows):
-        assert list(replies[row].ids) == [i for i, _ in expected]
-        assert list(replies[row].log_probs) == [p for _, p in expected]
-        assert replies[row].logits_TV.shape == (len(expected), 3)
-        assert (replies[row].logits_TV == row).all()
+    for reply, expected in zip(read_replies(join_rows(outputs)), rows, strict=True):
+        assert list(reply.ids) == [i for i, _ in expected]
+        assert list(reply.log_probs) == [p for _, p in expected]
+        assert reply.logits_TV.shape == (len(expected), 3)
+        assert (reply.logits_TV == len(expected)).all()
 
 
 # What an engine carries across rounds

@@ -42,15 +42,16 @@ class _Caller:
         self.request_id: str = request.request_id()
         self._sender = request.get_response_sender()
         self._replies = replies
-        self._unfinished = len(replies)
+        self._chunks: dict[int, Chunk] = {}
 
-    def send(self, chunks: list[tuple[int, Chunk]]) -> None:
-        """Send what a step brought for some rows as one response; the last has the final flag."""
-        self._unfinished -= sum(chunk.finished for _, chunk in chunks)
-        arrays = join_rows([self._replies[row].tensors(chunk) for row, chunk in chunks])
+    def send(self, row: int, chunk: Chunk) -> None:
+        """Send a chunk, the last one with the final flag; several rows go out as one, when all are there."""
+        self._chunks[row] = chunk
+        if len(self._chunks) < len(self._replies):
+            return
+        arrays = join_rows([reply.tensors(self._chunks[i]) for i, reply in enumerate(self._replies)])
         tensors = [pb_utils.Tensor(name, array) for name, array in arrays.items()]
-        flags = 0 if self._unfinished else _FINAL
-        self._sender.send(pb_utils.InferenceResponse(tensors), flags=flags)
+        self._sender.send(pb_utils.InferenceResponse(tensors), flags=_FINAL if chunk.finished else 0)
 
     def fail(self, message: str, code: int) -> None:
         """Send an error as the end of the answer."""
@@ -105,20 +106,17 @@ class TritonPythonModel:
         if time.monotonic() >= self._next_cancellation_check:
             self._drop_cancelled()
             self._next_cancellation_check = time.monotonic() + _CANCELLATION_CHECK_S
-        chunks: dict[_Caller, list[tuple[int, Chunk]]] = {}
         for sequence, chunk in self._engine.step():
-            if sequence in self._callers:  # else another row of its request has failed
-                caller, row = self._callers[sequence]
-                chunks.setdefault(caller, []).append((row, chunk))
-                if chunk.finished:
-                    del self._callers[sequence]
-        for caller, rows in chunks.items():
-            errors = [chunk.error for _, chunk in rows if chunk.error is not None]
-            if errors:
-                self._drop(caller)
-                caller.fail(str(errors[0]), pb_utils.TritonError.INVALID_ARG)
+            if sequence not in self._callers:
+                continue  # another row of its request has failed in this step
+            caller, row = self._callers[sequence]
+            if chunk.finished:
+                del self._callers[sequence]
+            if chunk.error is None:
+                caller.send(row, chunk)
             else:
-                caller.send(rows)
+                self._drop(caller)
+                caller.fail(str(chunk.error), pb_utils.TritonError.INVALID_ARG)
 
     def _drop(self, caller: _Caller) -> None:
         """Cancel what is still running for a caller."""
@@ -154,15 +152,12 @@ class TritonPythonModel:
 
     def _submit(self, request: Any, rows: list[Mapping[str, Array]]) -> None:
         asked = [read_request(row) for row in rows]
+        if len(asked) > 1 and any(one.streaming for one in asked):
+            raise RequestError(f"{len(asked)} rows and streaming; ask for each by itself")
         outputs = request.requested_output_names()
         replies = [
-            Reply(
-                asked[i],
-                outputs,
-                exclude_input=flag(row, "exclude_input_in_output", self._exclude_input),
-                row=i,
-            )
-            for i, row in enumerate(rows)
+            Reply(one, outputs, exclude_input=flag(row, "exclude_input_in_output", self._exclude_input))
+            for one, row in zip(asked, rows, strict=True)
         ]
         for one in asked:
             self._engine.check(one)

@@ -145,11 +145,8 @@ class Reply:
     the prompt unless `exclude_input`.
     """
 
-    def __init__(
-        self, request: Request, outputs: Collection[str], *, exclude_input: bool, row: int = 0
-    ) -> None:
+    def __init__(self, request: Request, outputs: Collection[str], *, exclude_input: bool) -> None:
         self._outputs = outputs
-        self._row = row
         self._prefix = [] if exclude_input or request.streaming else list(request.input_ids)
         self._cum_log_prob = 0.0
 
@@ -159,7 +156,6 @@ class Reply:
         makers: dict[str, Callable[[], Array]] = {
             "output_ids": lambda: np.array([[ids]], dtype=np.int32),
             "sequence_length": lambda: np.array([[len(ids)]], dtype=np.int32),
-            "batch_index": lambda: np.array([[self._row]], dtype=np.int32),
         }
         if chunk.log_probs is not None:
             log_probs = chunk.log_probs

@@ -18,6 +18,11 @@ from .request import GenerationRequest
 from .runtime import Runtime
 from .tensors import delta_tensors, usage_tensors
 
+# A call of the target alone ends after about that long, so that the caller sees words and engines see
+# that a caller has gone. It does not stream, see `Engines`; to ask again costs about a millisecond.
+STREAMED_CHUNK_S = 0.05
+CHUNK_S = 0.25
+
 
 class Answer:
     """Drives a generation for its caller."""
@@ -49,6 +54,7 @@ class Answer:
             draft_max_seq_len=draft_max_seq_len,
             draft_is_off=self._why_draft_is_off,
             draft_length=draft_length,
+            chunk_s=STREAMED_CHUNK_S if streams else CHUNK_S,
             arrival_s=arrival_s,
         )
         self._inputs = EngineInputs(request, runtime)
@@ -66,20 +72,14 @@ class Answer:
             self._fail(error)
             return None
 
-    def take(self, reply: Reply) -> bool:
-        """Take a reply of the call in flight; False when the rest is not wanted."""
+    def end(self, outcome: Reply | EngineCallError) -> None:
+        """Take what came of the call in flight."""
         try:
-            self._add(self._generation.take(self._call_in_flight, reply))
-            return not (self._output.finish_reason or self._caller.has_gone)
-        except Exception as error:
-            self._fail(error)
-            return False
-
-    def end(self, error: EngineCallError | None) -> None:
-        """Note that the call in flight is over."""
-        try:
-            if not self._over:
-                self._end(self._call_in_flight, error)
+            assert self._call is not None
+            if isinstance(outcome, EngineCallError):
+                self._go_on_without(self._call, outcome)
+            else:
+                self._take(self._call, outcome)
         except Exception as failure:
             self._fail(failure)
 
@@ -91,17 +91,18 @@ class Answer:
                 self._metrics.count_answer(self._generation.speculation, self._output.num_tokens)
             self._caller.end(self._last_response)
             return None
-        # The first call brings the whole prompt to an engine.
-        alone = call.streaming or call.engine not in self._asked_before
+        # The first call brings the whole prompt to an engine; one without draft takes many steps.
+        is_round = call.engine == "draft" or bool(call.draft_ids)
+        alone = not is_round or call.engine not in self._asked_before
         self._asked_before.add(call.engine)
         return Asked(call.engine, self._inputs.of(call), alone)
 
-    def _end(self, call: Call, error: EngineCallError | None) -> None:
-        if error is None:
-            self._add(self._generation.end(call))
-            if call.engine == "draft":
-                self._gate.worked()
-            return
+    def _take(self, call: Call, reply: Reply) -> None:
+        self._add(self._generation.take(call, reply) + self._generation.end(call))
+        if call.engine == "draft":
+            self._gate.worked()
+
+    def _go_on_without(self, call: Call, error: EngineCallError) -> None:
         self._generation.fail(call, error)
         self._metrics.count("trtspec_draft_failures_total")
         reason = self._generation.speculation.off_reason
@@ -137,8 +138,3 @@ class Answer:
 
     def _why_draft_is_off(self) -> str:
         return self._off_reason or self._gate.closed_because()
-
-    @property
-    def _call_in_flight(self) -> Call:
-        assert self._call is not None
-        return self._call

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from .draft_length import DraftLength, PlainCall, Round
+from .throughput import SHORTEST_S
 
 
 class CallTimes:
@@ -25,6 +26,8 @@ class CallTimes:
         arrival_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        # What a token of the last call of the target alone took.
+        self.plain_token_s: float | None = None
         self._draft_length = draft_length
         self._clock = clock
         self.arrival_s = clock() if arrival_s is None else arrival_s
@@ -100,4 +103,5 @@ class CallTimes:
                 steady=self._target_keeps_up,
             )
             self._draft_length.record_plain(plain)
+            self.plain_token_s = max((self._last_reply_s - self._began_s) / self._tokens, SHORTEST_S)
         self._draft_keeps_up, self._target_keeps_up = bool(self._proposed), True

@@ -3,15 +3,15 @@
 At any time one request of each kind is on its way. Calls that come up meanwhile wait for it and
 travel together in the next, so that under load an engine is asked less often, for more. A thread
 that has brought replies goes on with whatever is ready, so that an answer alone never waits for
-another thread. Calls that may take long, which are the first to either engine and those that
-stream, travel alone.
+another thread. Calls that may take long, which are the first to either engine and those without a
+draft, travel alone.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Protocol
@@ -38,16 +38,12 @@ class Answer(Protocol):
     def next(self) -> Asked | None:
         """Return the next call; None when there is nothing more to do for the answer."""
 
-    def take(self, reply: Reply) -> bool:
-        """Take a reply; False when the rest of them is not wanted."""
-
-    def end(self, error: EngineCallError | None) -> None:
-        """The call is over."""
+    def end(self, outcome: Reply | EngineCallError) -> None:
+        """Take what came of the call."""
 
 
-# Makes requests of one kind as one and yields the replies with their row. Closing the generator
-# stops the engine.
-Ask = Callable[[Role, Sequence[EngineRequest]], Generator[tuple[int, Reply], None, None]]
+# Makes requests of one kind as one and returns the reply to each.
+Ask = Callable[[Role, Sequence[EngineRequest]], Sequence[Reply]]
 
 
 class _Batch:
@@ -59,18 +55,9 @@ class _Batch:
         self.engine = rows[0][1].engine
         self.is_over = False
         self.given_up = False
-        self.replied: set[int] = set()
         # Held while replies are handed on, so that nobody gives up in between.
         self.lock = threading.Lock()
-        self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
-
-    def take(self, row: int, reply: Reply) -> bool:
-        """Hand a reply on; False when no more of them are wanted."""
-        with self.lock:
-            self._deadline = time.monotonic() + self._timeout_s
-            self.replied.add(row)
-            return not self.given_up and self.rows[row][0].take(reply)
 
     def give_up_if_late(self) -> bool:
         """Whether it has become late since the last call; from then on its replies are not wanted."""
@@ -80,16 +67,12 @@ class _Batch:
             self.given_up = time.monotonic() > self._deadline
             return self.given_up
 
-    def missing(self, row: int) -> bool:
-        """Whether a call has not been answered in full."""
-        return len(self.rows) == 1 or row not in self.replied
-
 
 class Dispatcher:
     """Runs answers on `threads`.
 
     Args:
-        timeouts_s: how long each engine may take until its next response.
+        timeouts_s: how long a call of each engine may take.
         max_rows: calls that travel as one request.
     """
 
@@ -146,42 +129,32 @@ class Dispatcher:
         return batch
 
     def _make(self, batch: _Batch) -> None:
-        replies = self._ask(batch.engine, [asked.request for _, asked in batch.rows])
-        error = None
+        outcomes: Sequence[Reply | EngineCallError]
         try:
-            for row, reply in replies:
-                if not batch.take(row, reply) and len(batch.rows) == 1:
-                    break
-        except EngineCallError as failure:
-            error = failure
-        except Exception as failure:
-            error = EngineCallError(f"{type(failure).__name__}: {failure}")
-        finally:
-            replies.close()
+            outcomes = self._ask(batch.engine, [asked.request for _, asked in batch.rows])
+        except EngineCallError as error:
+            outcomes = [error] * len(batch.rows)
+        except Exception as error:
+            outcomes = [EngineCallError(f"{type(error).__name__}: {error}")] * len(batch.rows)
         with batch.lock:
-            if not batch.given_up:
-                batch.is_over = True
-                self._finish(batch, error)
+            if batch.given_up:
+                return
+            batch.is_over = True
+            if len(batch.rows) > 1 and isinstance(outcomes[0], EngineCallError):
+                self._ask_one_by_one(batch)
+            else:
+                self._end([answer for answer, _ in batch.rows], outcomes)
 
-    def _finish(self, batch: _Batch, error: EngineCallError | None) -> None:
-        """End the calls of a request that is over."""
-        if error is not None and len(batch.rows) > 1:
-            self._ask_again(batch)
-            return
-        for answer, _ in batch.rows:
-            answer.end(error)
-        self._want([answer for answer, _ in batch.rows])
+    def _end(self, answers: Sequence[Answer], outcomes: Sequence[Reply | EngineCallError]) -> None:
+        for answer, outcome in zip(answers, outcomes, strict=True):
+            answer.end(outcome)
+        self._want(answers)
 
-    def _ask_again(self, batch: _Batch) -> None:
-        """Ask one by one, so that a call that fails takes no other along."""
+    def _ask_one_by_one(self, batch: _Batch) -> None:
+        """So that a call that fails takes no other along."""
         with self._lock:
-            for i, row in enumerate(batch.rows):
-                if batch.missing(i):
-                    self._ready[object()] = [row]
-        answered = [answer for i, (answer, _) in enumerate(batch.rows) if not batch.missing(i)]
-        for answer in answered:
-            answer.end(None)
-        self._want(answered)
+            for row in batch.rows:
+                self._ready[object()] = [row]
 
     def _watch(self) -> None:
         while not self._closed.wait(WATCH_S):
@@ -200,8 +173,6 @@ class Dispatcher:
         error = EngineCallError(f"the {batch.engine} engine gave no answer within {timeout_s:g} s")
         with self._lock:
             waiting = self._ready.pop(batch.kind, [])
-        rows = [*batch.rows, *waiting]
-        for i, (answer, _) in enumerate(rows):
-            answer.end(error if i >= len(batch.rows) or batch.missing(i) else None)
-        self._want([answer for answer, _ in rows])
+        answers = [answer for answer, _ in (*batch.rows, *waiting)]
+        self._end(answers, [error] * len(answers))
         self._work(batch)

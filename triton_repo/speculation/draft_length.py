@@ -193,6 +193,9 @@ class DraftLengths:
         costs = self._costs_now()
         if done.rest_tokens:
             costs.plain.observe(max(done.rest_s / done.rest_tokens, SHORTEST_S))
+        elif done.steady and done.first_tokens > 1:
+            # All came at once: what the call itself costs is spread over them.
+            costs.plain.observe(max(done.first_s / done.first_tokens, SHORTEST_S))
         first_s = costs.plain.value * done.first_tokens
         if done.steady:
             costs.call.observe(max(done.first_s - first_s, 0.0))

@@ -60,7 +60,6 @@ class EngineInputs:
         if call.draft_logits_KV is not None:
             inputs["draft_logits"] = call.draft_logits_KV[None]
         flags = {
-            "streaming": call.streaming,
             "return_log_probs": call.return_log_probs,
             "return_generation_logits": call.return_logits,
         }
@@ -69,15 +68,6 @@ class EngineInputs:
             ("generation_logits",) if call.return_logits else ()
         )
         return EngineRequest(inputs, ("output_ids", "sequence_length", *scores))
-
-
-def stop_inputs() -> dict[str, Array]:
-    """Return the inputs of the request that ends a call in flight."""
-    return {
-        "stop": _TRUE,
-        "input_lengths": _scalar(1, np.int32),
-        "request_output_len": _scalar(1, np.int32),
-    }
 
 
 def stack(requests: Sequence[EngineRequest]) -> dict[str, Array]:
@@ -91,19 +81,14 @@ def stack(requests: Sequence[EngineRequest]) -> dict[str, Array]:
     return stacked
 
 
-def read_replies(outputs: Mapping[str, Array]) -> list[tuple[int, Reply]]:
-    """Return what a response adds, with the row of the request that each reply is for.
-
-    A response holds one row or several; `batch_index`, where it has that, says which.
-    """
+def read_replies(outputs: Mapping[str, Array]) -> list[Reply]:
+    """Return what a response adds to each row of its request."""
     lengths = outputs["sequence_length"].reshape(-1).tolist()
     count = len(lengths)
-    rows = outputs["batch_index"].reshape(-1).tolist() if "batch_index" in outputs else range(count)
     ids = outputs["output_ids"].reshape(count, -1).tolist()
     log_probs, logits = outputs.get("output_log_probs"), outputs.get("generation_logits")
-    replies = []
-    for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
-        reply = Reply(
+    return [
+        Reply(
             ids=ids[i][:length],
             log_probs=None if log_probs is None else log_probs.reshape(count, -1)[i, :length].tolist(),
             # Copied: the array lies in shared memory that goes with the response.
@@ -111,8 +96,8 @@ def read_replies(outputs: Mapping[str, Array]) -> list[tuple[int, Reply]]:
             if logits is None
             else logits.reshape(count, -1, logits.shape[-1])[i, :length].copy(),
         )
-        replies.append((row, reply))
-    return replies
+        for i, length in enumerate(lengths)
+    ]
 
 
 def _shared_inputs(request: GenerationRequest, runtime: Runtime) -> dict[str, Array]:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import itertools
 import secrets
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import triton_python_backend_utils as pb
 
-from .engine_tensors import Array, EngineRequest, read_replies, stack, stop_inputs
+from .engine_tensors import EngineRequest, read_replies, stack
 from .loop import EngineCallError, Reply, Role
 
 
 class Engines:
     """The two models, by their names.
+
+    Every call has one response. Where there are more, the stub's thread that hands them on can wait
+    for one that takes them, which waits for Python's lock, which another has that makes a call and
+    waits for the first: for ever, as long as Triton's `ResponseIterator::Next` takes Python's lock
+    while it holds its own (seen in release 24.10; unchanged in 26.07's source).
 
     A response iterator must not be dropped before Triton's stub has forgotten it: up to release
     24.11 the stub would free its tensors without holding the GIL, which corrupts the process. The
@@ -37,54 +42,40 @@ class Engines:
             ended, self._ended = self._ended, []
         return ended
 
-    def ask(
-        self, engine: Role, requests: Sequence[EngineRequest]
-    ) -> Generator[tuple[int, Reply], None, None]:
-        """Make requests of one kind as one; yield replies with their row, in the order they come.
-
-        Closing the generator before its end stops the engine.
-        """
-        model, request_id = self._models[engine], f"{self._prefix}{next(self._numbers)}"
-        outputs = [*requests[0].outputs, *(["batch_index"] if len(requests) > 1 else [])]
-        responses = _infer(model, request_id, stack(requests), outputs)
-        is_drained = False
+    def ask(self, engine: Role, requests: Sequence[EngineRequest]) -> list[Reply]:
+        """Make requests of one kind as one and return the reply to each."""
+        model = self._models[engine]
+        responses = _infer(model, f"{self._prefix}{next(self._numbers)}", requests)
+        replies: list[Reply] = []
+        failure: EngineCallError | None = None
         try:
+            # To its end: Triton counts a call whose responses were not all taken as in flight for ever.
             for response in responses:
                 if response.has_error():
-                    error = response.error()
-                    refused = error.code() == pb.TritonError.INVALID_ARG
-                    raise EngineCallError(f"{model}: {error.message()}", refused=refused)
-                tensors = response.output_tensors()
-                if tensors:
-                    yield from read_replies({tensor.name(): tensor.as_numpy() for tensor in tensors})
-            is_drained = True
-        except GeneratorExit:
-            # The same id, with `stop` set, as TensorRT-LLM's backend has it.
-            self._drain(_infer(model, request_id, stop_inputs(), ["output_ids"]))
-            raise
+                    failure = _failure(model, response.error())
+                elif tensors := response.output_tensors():
+                    replies += read_replies({tensor.name(): tensor.as_numpy() for tensor in tensors})
         finally:
-            if is_drained:
-                self._keep(responses)
-            else:
-                self._drain(responses)
-
-    def _drain(self, responses: Any) -> None:
-        # Triton counts a call whose responses were not all taken as in flight for ever.
-        for _ in responses:
-            pass
-        self._keep(responses)
-
-    def _keep(self, responses: Any) -> None:
-        with self._lock:
-            self._ended.append(responses)
+            with self._lock:
+                self._ended.append(responses)
+        if failure is None and len(replies) not in (0, len(requests)):
+            failure = EngineCallError(f"{model}: {len(replies)} replies to {len(requests)} calls")
+        if failure is not None:
+            raise failure
+        return replies or [Reply(()) for _ in requests]
 
 
-def _infer(model: str, request_id: str, inputs: Mapping[str, Array], outputs: list[str]) -> Any:
+def _failure(model: str, error: Any) -> EngineCallError:
+    refused = error.code() == pb.TritonError.INVALID_ARG
+    return EngineCallError(f"{model}: {error.message()}", refused=refused)
+
+
+def _infer(model: str, request_id: str, requests: Sequence[EngineRequest]) -> Any:
     request = pb.InferenceRequest(
         model_name=model,
         request_id=request_id,
-        inputs=[pb.Tensor(name, array) for name, array in inputs.items()],
-        requested_output_names=outputs,
+        inputs=[pb.Tensor(name, array) for name, array in stack(requests).items()],
+        requested_output_names=list(requests[0].outputs),
     )
     try:
         return request.exec(decoupled=True)

@@ -24,6 +24,9 @@ from .request import GenerationRequest
 
 Role = Literal["target", "draft"]
 
+# Tokens of a call of the target alone before it is known how long they take.
+FIRST_CHUNK_TOKENS = 8
+
 
 class EngineCallError(Exception):
     """An engine that did not answer a call; the message says which and why.
@@ -119,6 +122,8 @@ class Generation:
         draft_max_seq_len: tokens the draft engine holds.
         draft_is_off: says, each time before the draft is asked, why it must not be; "" if it may.
         draft_length: chooses γ for every round; None takes the one the request asks for.
+        chunk_s: how long a call of the target alone may take until its one reply; None: as long as
+            it takes, and it streams.
         arrival_s: when the request came, by `time.monotonic`; None for now.
     """
 
@@ -130,6 +135,7 @@ class Generation:
         draft_max_seq_len: int,
         draft_is_off: Callable[[], str] = str,
         draft_length: DraftLength | None = None,
+        chunk_s: float | None = None,
         arrival_s: float | None = None,
     ) -> None:
         self.speculation = Speculation()
@@ -139,6 +145,7 @@ class Generation:
         self._draft_is_off = draft_is_off
         self._draft_length = draft_length or FixedDraftLength(request.num_draft_tokens)
         self.times = CallTimes(self._draft_length, arrival_s=arrival_s)
+        self._chunk_s = chunk_s
         self._proposal: Reply | None = None
         if not request.max_tokens:
             output.finish("length")
@@ -159,7 +166,9 @@ class Generation:
         step = self._choose()
         if step.draft_tokens:
             return self._call("draft", step.draft_tokens, return_logits=self._rejection_sampling)
-        return self._target_call(step.plain_tokens, streaming=True)
+        if self._chunk_s is None:
+            return self._target_call(step.plain_tokens, streaming=True)
+        return self._target_call(min(step.plain_tokens, self._chunk_tokens(self._chunk_s)))
 
     def take(self, call: Call, reply: Reply) -> Delta:
         """Return what a reply makes certain; once the answer is complete, the call may be stopped."""
@@ -217,6 +226,13 @@ class Generation:
         else:
             self.speculation.off_reason = self._draft_is_off()
         return alone if self.speculation.off_reason else step
+
+    def _chunk_tokens(self, chunk_s: float) -> int:
+        """Return how many tokens the target brings alone in that time; the first comes by itself."""
+        token_s = self.times.plain_token_s
+        if token_s is None:
+            return FIRST_CHUNK_TOKENS if self._output.num_tokens else 1
+        return max(1, int(chunk_s / token_s))
 
     def _target_call(
         self, max_new_tokens: int, *, proposal: Reply | None = None, streaming: bool = False
