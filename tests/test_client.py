@@ -28,6 +28,8 @@ from trtspec.client import (
     Speculation,
     StreamBroken,
 )
+from trtspec.client._options import DATATYPES
+from trtspec.triton_repo.contract import BLS_INPUTS, OUR_BLS_INPUTS
 
 # One value of every option, and what it has to send: name, dtype, value. Dtypes are those of NVIDIA's
 # tensorrt_llm_bls/config.pbtxt.
@@ -98,6 +100,12 @@ def test_importing_the_client_brings_no_heavy_library() -> None:
     heavy = "{'torch', 'transformers', 'tokenizers', 'pydantic', 'rich', 'click', 'scipy', 'aiohttp'}"
     code = f"import sys, trtspec.client; assert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_client_sends_the_names_and_types_of_the_contract() -> None:
+    contract = {tensor.name: tensor.dtype for tensor in (*BLS_INPUTS, *OUR_BLS_INPUTS)}
+    sent = {name: "STRING" if datatype == "BYTES" else datatype for name, datatype in DATATYPES.items()}
+    assert sent.items() <= contract.items()
 
 
 def test_the_table_of_this_test_has_every_option() -> None:

@@ -63,6 +63,29 @@ def test_token_ids_go_in_place_of_text(client: Any) -> None:
     assert client.generate([5, 6, 7], max_tokens=3).usage.prompt_tokens == 3
 
 
+def test_a_text_is_tokenized_as_it_is_read(client: Any) -> None:
+    ids = client.tokenize(PROMPT)
+    answer = client.generate(PROMPT, max_tokens=4, return_prompt_ids=True)
+    assert ids == answer.prompt_ids
+    assert len(ids) == answer.usage.prompt_tokens
+    assert client.generate(ids, max_tokens=4).token_ids == answer.token_ids
+
+
+def test_a_conversation_needs_a_chat_template_which_the_demo_pair_has_not(client: Any) -> None:
+    with pytest.raises(RequestRefused, match="no chat template"):
+        client.chat([{"role": "user", "content": "x"}], max_tokens=2)
+
+
+def test_the_server_may_choose_the_draft_length_and_says_what_it_did_when(client: Any) -> None:
+    answer = client.generate(PROMPT, max_tokens=24, num_draft_tokens="auto")
+    assert answer.token_ids == client.generate(PROMPT, max_tokens=24, num_draft_tokens=0).token_ids
+    speculation = answer.speculation
+    assert sum(speculation.proposed_per_position) == speculation.proposed
+    assert sum(speculation.accepted_per_position) == speculation.accepted
+    times = answer.timings.server
+    assert 0 <= times.queued_s <= times.first_token_s <= times.total_s <= answer.timings.total_s
+
+
 def test_a_refusal_says_what_the_server_says(client: Any) -> None:
     with pytest.raises(RequestRefused, match=r"refused: top_p is 2\.0, expected"):
         client.generate(PROMPT, top_p=2.0)
@@ -91,3 +114,4 @@ def test_the_server_says_what_it_is_and_counts(client: Any) -> None:
     before = count()
     client.generate_many([PROMPT] * 3, max_tokens=2, concurrency=3)
     assert count() >= before + 3
+    assert client.metrics().total("trtspec_answers_total") >= 3

@@ -65,16 +65,8 @@ def _plain(
 
 TRTSPEC = Model(
     "tensorrt_llm_bls",
-    {
-        **_batched(BLS_INPUTS, OUR_BLS_INPUTS),
-        "messages": ("BYTES", (-1, 1)),
-        "return_prompt_ids": ("BOOL", (-1, 1)),
-    },
-    {
-        **_batched(BLS_OUTPUTS, OUR_BLS_OUTPUTS),
-        "prompt_ids": ("INT32", (-1, -1)),
-        "proposed_per_position": ("INT32", (-1, -1)),
-    },
+    _batched(BLS_INPUTS, OUR_BLS_INPUTS),
+    _batched(BLS_OUTPUTS, OUR_BLS_OUTPUTS),
     required=frozenset({"max_tokens"}),
 )
 NVIDIA_BLS = Model("tensorrt_llm_bls", _batched(BLS_INPUTS), _batched(BLS_OUTPUTS))
