@@ -47,7 +47,11 @@ def letters(ids: list[int]) -> str:
 
 
 def generation(
-    request: GenerationRequest, *, draft_max_seq_len: int = 1000, draft_length: DraftLength | None = None
+    request: GenerationRequest,
+    *,
+    draft_max_seq_len: int = 1000,
+    draft_length: DraftLength | None = None,
+    chunk_s: float | None = None,
 ) -> Generation:
     output = Output(
         Detokenizer(letters),
@@ -56,7 +60,13 @@ def generation(
         stop_strings=request.stop_strings,
         min_tokens=request.min_tokens,
     )
-    return Generation(request, output, draft_max_seq_len=draft_max_seq_len, draft_length=draft_length)
+    return Generation(
+        request,
+        output,
+        draft_max_seq_len=draft_max_seq_len,
+        draft_length=draft_length,
+        chunk_s=chunk_s,
+    )
 
 
 def run(
@@ -155,6 +165,18 @@ def test_one_target_call_serves_an_answer_without_draft() -> None:
     target = TargetDouble(RULE)
     answer(replace(REQUEST, num_draft_tokens=0), target=target)
     assert len(target.calls) == 1
+
+
+def test_without_draft_an_answer_may_come_in_calls_of_one_reply() -> None:
+    request = replace(REQUEST, num_draft_tokens=0)
+    made = generation(request, chunk_s=0.05)
+    target = TargetDouble(RULE)
+    found = sum(run(made, request, target=target), Delta())
+    assert found == answer(request)
+    # The first token by itself, so that the caller does not wait for more.
+    assert target.calls[0].max_new_tokens == 1
+    assert len(target.calls) > 1
+    assert not any(call.streaming for call in target.calls)
 
 
 def test_a_round_takes_one_draft_and_one_target_call() -> None:
