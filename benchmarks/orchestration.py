@@ -28,7 +28,8 @@ import numpy as np
 from tritonclient.grpc import service_pb2
 
 from trtspec.build.pair import build
-from trtspec.triton_repo.repository import DRAFT_MODEL, PUBLIC_MODEL, TARGET_MODEL, write_repository
+from trtspec.triton_repo.contract import DRAFT_MODEL, PUBLIC_MODEL, TARGET_MODEL
+from trtspec.triton_repo.repository import write_repository
 from trtspec.triton_repo.server import FREE_PORTS, Server, serve
 
 IN_FLIGHT = (1, 8, 32)

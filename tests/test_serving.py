@@ -90,7 +90,7 @@ def test_what_speculation_did_is_told(client: Client) -> None:
 @pytest.mark.parametrize(
     ("prompt", "options", "message"),
     [
-        (PROMPT, {"max_tokens": 0}, "max_tokens is 0"),
+        (PROMPT, {"max_tokens": -1}, "max_tokens is -1"),
         (PROMPT, {"max_tokens": 5000}, "the engine holds 2048"),
         ([5] * 2048, {"max_tokens": 1}, "the engine holds 2048"),
         ([4096], {}, "outside the vocabulary of 4096"),
