@@ -64,6 +64,7 @@ def adopt(pair: Path, engines: Path, output: Path) -> EnginePair:
         target, draft = described["target"], described["draft"]
         manifest = converted.manifest.model_copy(
             update={
+                "key": "",  # no build gives just this
                 "compiled": True,
                 "target": target,
                 "draft": draft,

@@ -28,5 +28,7 @@ class BuildOptions:
     # TensorRT-LLM ranks and pipeline stages of each engine.
     tp: int = 1
     pp: int = 1
+    # Whether to run the engines on a few prompts and write down what they say, where they run here.
+    fingerprint: bool = True
     quantization: PairQuantization = field(default_factory=PairQuantization)
     tensorrt: TensorrtOptions = field(default_factory=TensorrtOptions)

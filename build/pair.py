@@ -2,39 +2,60 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import cast
 
-from trtspec import __version__
+from pydantic import BaseModel
+
 from trtspec.build.check.doctor import PairReport, check
 from trtspec.build.check.model_shape import shape_of
 from trtspec.build.checkpoint import Checkpoint, open_checkpoint
-from trtspec.build.json_file import write_json
 from trtspec.build.options import DEFAULT_MAX_SEQ_LEN, BuildOptions
+from trtspec.build.pair_manifest import describe
 from trtspec.build.runtimes import cpu
 from trtspec.build.runtimes.job import Job, Report, RuntimeModule
 from trtspec.build.runtimes.tensorrt import runtime as tensorrt
-from trtspec.build.stages import Done, NoFacts, Stage, run_stages
-from trtspec.engines.manifest import Manifest, Runtime
-from trtspec.engines.pair import EnginePair, open_pair, sha256, write_manifest
-from trtspec.engines.publish import check_output, publish
-from trtspec.errors import BuildError, CheckpointError, PairError
+from trtspec.build.stages import Done, Finished, Stage, free_memory_bytes, run_stages
+from trtspec.build.store.hashes import HashedFile, mark_of
+from trtspec.build.store.keys import BuildKeys, build_keys
+from trtspec.build.store.record import MadeFor
+from trtspec.build.store.sources import Source, read_source, source_files
+from trtspec.build.store.store import Cache, Store, open_store
+from trtspec.build.tokenizer import tokenizer_stage
+from trtspec.engines.manifest import MANIFEST, Runtime
+from trtspec.engines.pair import EnginePair, open_pair, write_manifest
+from trtspec.engines.publish import check_output, link_or_copy, publish
+from trtspec.errors import BuildError, CheckpointError, OutputError, PairError
 
 RUNTIMES: Mapping[Runtime, RuntimeModule] = {
     "cpu": cast(RuntimeModule, cpu),
     "tensorrt": cast(RuntimeModule, tensorrt),
 }
+StrPath = str | os.PathLike[str]
+# From here on reading a checkpoint takes long enough to be told.
+TOLD_BYTES = 1 << 30
 
 
 def build(
-    target: Path, draft: Path, output: Path, options: BuildOptions | None = None, *, report: Report = print
+    target: StrPath,
+    draft: StrPath,
+    output: StrPath,
+    options: BuildOptions | None = None,
+    *,
+    cache: Cache = None,
+    report: Report = print,
 ) -> EnginePair:
     """Build the engine pair `output` from two Hugging Face folders.
 
+    Stages that the store holds are taken from there; where `output` is this very build, nothing is done.
+
     Args:
+        cache: the store's folder; None: the user's own (`default_cache`); "none": nothing is kept.
         report: called with a line for each step and each finding of the pair check.
 
     Raises:
@@ -42,26 +63,42 @@ def build(
         PairError: the checkpoints do not fit each other.
         BuildError: an option is out of range, or a step failed.
     """
-    job = open_job(target, draft, output, options or BuildOptions(), report=report)
-    runtime = RUNTIMES[job.options.runtime]
-    stages = [_tokenizer_stage(job), *runtime.stages(job)]
-    with publish(output) as folder:
-        workspace = folder / ".stages"
-        done = run_stages(stages, workspace)
-        manifest = _manifest(job, runtime, stages, done)
-        _place(stages, done, folder)
-        shutil.rmtree(workspace)
-        write_manifest(manifest, folder)
-    return open_pair(output)
+    options, output = options or BuildOptions(), Path(output)
+    job = open_job(target, draft, output, options, report=report)
+    runtime = RUNTIMES[options.runtime]
+    stages = [tokenizer_stage(job), *runtime.stages(job)]
+    with open_store(cache, output) as store:
+        sources = _read_sources(job, store)
+        keys = build_keys(stages, {role: source.hashes for role, source in sources.items()}, options)
+        if ready := _ready(output, keys, store):
+            report(f"{output}: is this build already; nothing to do")
+            return ready
+        make = partial(_make, job, store, sources, keys)
+        done = run_stages(stages, make, memory_bytes=free_memory_bytes())
+        with _one_at_a_time(store, keys):
+            if ready := _ready(output, keys, store):
+                report(f"{output}: another build of the same has made it")
+                return ready
+            with publish(output) as folder:
+                _place(stages, done, folder)
+                manifest = describe(job, runtime.describe(job, done), stages, done, sources, keys)
+                write_manifest(manifest, folder)
+        pair = open_pair(output)
+        store.hashes.remember(_as_built(pair))
+        return pair
 
 
-def open_job(target: Path, draft: Path, output: Path, options: BuildOptions, *, report: Report) -> Job:
+def open_job(
+    target: StrPath, draft: StrPath, output: StrPath, options: BuildOptions, *, report: Report
+) -> Job:
     """Return what `build` is about to do, once the options and the checkpoints have been checked.
 
     Raises as `build` does; nothing is written.
     """
-    check_output(output)
-    checkpoints = open_checkpoint(target), open_checkpoint(draft)
+    output = Path(output)
+    if not (output / MANIFEST).is_file():  # else it may be this build, made before
+        check_output(output)
+    checkpoints = open_checkpoint(Path(target)), open_checkpoint(Path(draft))
     lengths = _lengths(*checkpoints, options)
     if wrong := RUNTIMES[options.runtime].faults(options):
         raise BuildError("; ".join(wrong))
@@ -105,71 +142,78 @@ def _context(checkpoint: Checkpoint) -> int:
     return found
 
 
-def _manifest(job: Job, runtime: RuntimeModule, stages: Sequence[Stage], done: Done) -> Manifest:
-    built = runtime.describe(job, done)
-    files = {
-        str(Path(stage.place) / file.relative_to(done.folder(stage.name))): sha256(file)
-        for stage in stages
-        if stage.place not in (None, "target", "draft")
-        for file in sorted(done.folder(stage.name).rglob("*"))
-        if file.is_file()
-    }
-    return Manifest(
-        trtspec_version=__version__,
+def _read_sources(job: Job, store: Store) -> dict[str, Source]:
+    checkpoints = {"target": job.target, "draft": job.draft}
+    sources = {}
+    for role, checkpoint in checkpoints.items():
+        unread = store.hashes.unread_bytes(source_files(checkpoint))
+        if unread > TOLD_BYTES:
+            job.report(
+                f"{role}: reading {unread / 1e9:.0f} GB of {checkpoint.path}, to know it by its content"
+            )
+        sources[role] = read_source(checkpoint, store.hashes)
+    return sources
+
+
+def _ready(output: Path, keys: BuildKeys, store: Store) -> EnginePair | None:
+    """Return the pair that is there, where it is the one to be built; None where nothing is."""
+    if not output.exists():
+        return None
+    pair = open_pair(output)
+    if pair.manifest.key != keys.build:
+        raise OutputError(
+            f"{output}: exists already and is another build; remove it or choose another --output"
+        )
+    found = store.hashes.of(output / name for name in pair.files())
+    changed = [
+        file.path for file, digest in zip(found, pair.files().values(), strict=True) if file.sha256 != digest
+    ]
+    if changed:
+        raise OutputError(f"{changed[0]}: is not as it was built; remove {output} and build it again")
+    return pair
+
+
+def _as_built(pair: EnginePair) -> Iterator[HashedFile]:
+    for name, digest in pair.files().items():
+        yield HashedFile(pair.path / name, digest, mark_of(pair.path / name))
+
+
+def _make(
+    job: Job, store: Store, sources: Mapping[str, Source], keys: BuildKeys, stage: Stage, done: Done
+) -> Finished:
+    def run(folder: Path, done: Done) -> BaseModel:
+        facts = stage.run(folder, done)
+        for role in stage.sources:
+            sources[role].check()
+        return facts
+
+    made_for = MadeFor(
+        target=str(job.target.path.absolute()),
+        draft=str(job.draft.path.absolute()),
         runtime=job.options.runtime,
-        compiled=built.compiled,
-        speculation=built.speculation,
-        target=built.target,
-        draft=built.draft,
-        eos_token_ids=job.found.eos_token_ids,
-        repairs=built.repairs,
-        files=files,
-        commands=built.commands,
-        versions=built.versions or {},
-        acceptance=built.acceptance,
-        host_needs=built.host_needs,
+        output=str(job.output.absolute()),
     )
+    checked = replace(stage, run=run)
+    return store.make(checked, keys.stages[stage.name], done, made_for, job.report)
+
+
+@contextmanager
+def _one_at_a_time(store: Store, keys: BuildKeys) -> Iterator[None]:
+    """Let one of several builds of the same finish its pair while the others wait."""
+    lock = store.lock(keys.build)
+    try:
+        lock.take(lambda: None)
+        yield
+    finally:
+        lock.close()
 
 
 def _place(stages: Sequence[Stage], done: Done, folder: Path) -> None:
-    """Move what the stages made to its place in the pair."""
+    """Give what the stages made its place in the pair."""
     for stage in stages:
         if stage.place is None:
             continue
-        place = folder / stage.place
-        place.mkdir(exist_ok=True)
-        for file in done.folder(stage.name).iterdir():
-            file.rename(place / file.name)
-
-
-def _tokenizer_stage(job: Job) -> Stage:
-    return Stage("tokenizer", partial(_write_tokenizer, job), sources=("target",), place="tokenizer")
-
-
-def _write_tokenizer(job: Job, folder: Path, done: Done) -> NoFacts:
-    """Write the tokenizer as transformers would run it.
-
-    Loading it may change what tokenizer.json says (add_bos_token, SentencePiece models), and its class
-    may bring special tokens that no file names, so the effective ones are written.
-    """
-    from transformers import AutoTokenizer
-
-    checkpoint = job.target
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            checkpoint.path, local_files_only=True, trust_remote_code=False
-        )
-        backend = tokenizer.backend_tokenizer
-    except (OSError, ValueError, AttributeError) as error:
-        reason = str(error).splitlines()[0]
-        raise CheckpointError(f"{checkpoint.path}: no tokenizer that can be used ({reason})") from error
-    backend.no_truncation()
-    backend.no_padding()
-    (folder / "tokenizer.json").write_text(backend.to_str(pretty=False), "utf-8")
-    for name in ("tokenizer_config.json", "chat_template.jinja"):
-        if (checkpoint.path / name).is_file():
-            shutil.copyfile(checkpoint.path / name, folder / name)
-    named = tokenizer.special_tokens_map.items()
-    special_tokens = {name: str(token) for name, token in named if name.endswith("_token")}
-    write_json(folder / "special_tokens_map.json", special_tokens)
-    return NoFacts()
+        for name in done.files(stage.name):
+            place = folder / stage.place / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            link_or_copy(done.folder(stage.name) / name, place)

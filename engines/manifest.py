@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from trtspec.engines.memory.result import MemoryPlan
 
 MANIFEST = "trtspec.json"
 
@@ -89,6 +92,21 @@ class SourceManifest(Strict):
     files: dict[str, str] = Field(description="SHA-256 of each file, by its name")
 
 
+class ProbeManifest(Strict):
+    """What an engine continued a prompt with, greedily."""
+
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    log_probs: tuple[float, ...] = Field(description="of each of the ids, rounded to 4 decimals")
+
+
+class FingerprintManifest(Strict):
+    """How the engines behaved where the pair was built, to compare with where it runs."""
+
+    target: tuple[ProbeManifest, ...]
+    draft: tuple[ProbeManifest, ...] | None
+
+
 class EngineManifest(Strict):
     """Where an engine comes from."""
 
@@ -105,6 +123,7 @@ class Manifest(Strict):
     """What a pair is and where it may run; `trtspec.json`."""
 
     format: Literal[2] = 2
+    key: str = Field(default="", description="equal for equal builds: hash of all that decides about them")
     trtspec_version: str
     runtime: Runtime
     compiled: bool = Field(description="False: the folders hold checkpoints that trtllm-build has to compile")
@@ -116,5 +135,16 @@ class Manifest(Strict):
     files: dict[str, str] = Field(description="SHA-256 of each file outside the engines, by its path")
     commands: tuple[tuple[str, ...], ...] = Field(default=(), description="what was run to build it")
     versions: dict[str, str] = Field(default={}, description="of what built it, by name")
+    options: dict[str, JsonValue] = Field(
+        default={}, description="as given to the build; a file by the SHA-256 of its content"
+    )
     acceptance: AcceptanceManifest | None = None
+    fingerprint: FingerprintManifest | None = None
+    memory: MemoryPlan | None = Field(default=None, description="what both engines take of which GPUs")
     host_needs: HostNeeds | None = None
+
+
+def schema() -> str:
+    """Return the JSON Schema of `trtspec.json`, as `engines/manifest.schema.json` holds it."""
+    document = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Manifest.model_json_schema()}
+    return json.dumps(document, indent=2, sort_keys=True) + "\n"

@@ -48,6 +48,20 @@ def _one_torch_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_store_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Whoever builds outside a test keeps nothing in the home folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRTSPEC_CACHE", str(tmp_path_factory.mktemp("store")))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _own_store(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each test a store of its own, so that what it builds is built."""
+    monkeypatch.setenv("TRTSPEC_CACHE", str(tmp_path_factory.mktemp("store")))
+
+
 @pytest.fixture(scope="session")
 def built_pair(demo_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> EnginePair:
     """The demo pair as engines for the cpu runtime."""

@@ -21,6 +21,8 @@ from trtspec.errors import BuildError, OutputError
 
 # More than this and they wait for the same disk.
 MAX_DEFAULT_WORKERS = 4
+# What writing a model takes, whatever its size: 25 MB were measured (benchmarks/convert.py).
+WRITING_BYTES = 32 << 20
 
 # Values of quant_method whose weights may be FP8; other ways to quantise are not read.
 FP8_METHODS = ("modelopt", "compressed-tensors", "fp8")

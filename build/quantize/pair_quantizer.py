@@ -12,6 +12,7 @@ from trtspec.build.convert.converter import write_plan
 from trtspec.build.convert.fp8 import Fp8Scales
 from trtspec.build.convert.hf_plan import COMPANIONS, plan_hf
 from trtspec.build.convert.linears import find_linears
+from trtspec.build.convert.stream import Progress
 from trtspec.build.quantize.choices import Device, Quantization
 from trtspec.build.quantize.quantizer import Calibration, Fp8Options, check_options, prepare
 from trtspec.build.quantize.ready_made import read_fp8
@@ -55,6 +56,16 @@ class PairQuantization:
         """How one checkpoint is quantised."""
         return Fp8Options(calibrate=self.calibrate, device=self.device)
 
+    def of(self, role: str) -> Quantization:
+        """Return what was asked of the target or the draft."""
+        return self.target if role == "target" else self.draft
+
+    def inputs(self, role: str) -> dict[str, object]:
+        """Return what decides about the codes and scales of the target or the draft."""
+        if self.of(role) == "none":
+            return {"quantization": "none"}
+        return {"quantization": self.of(role), "calibrate": self.calibrate, "device": self.device}
+
 
 @dataclass(frozen=True)
 class Role:
@@ -75,11 +86,21 @@ class QuantizedRole:
 
 
 def write_role(
-    role: Role, options: PairQuantization, dtype: EngineDtype, tokenizer: Path, state: Path, report: Report
+    role: Role,
+    options: PairQuantization,
+    dtype: EngineDtype,
+    tokenizer: Path,
+    state: Path,
+    report: Report,
+    progress: Progress | None = None,
 ) -> QuantizedRole | None:
     """Write config.json and weights of a cpu engine; None where the model stays unquantised.
 
     A checkpoint that is FP8 already keeps its codes and scales, whatever was asked.
+
+    Args:
+        state: the folder that a killed calibration goes on from.
+        progress: called with the source bytes done and in all; what it raises ends the writing.
 
     Raises:
         CheckpointError: the weights hold NaN or Inf.
@@ -92,7 +113,7 @@ def write_role(
         report(f"{role.name}: its FP8 cache scales are kept; the cpu runtime caches in {dtype}")
     plan = plan_hf(role.checkpoint, fp8=fp8)
     documents = {name: content for name, content in plan.documents.items() if name not in COMPANIONS}
-    write_plan(replace(plan, documents=documents), role.engine)
+    write_plan(replace(plan, documents=documents), role.engine, progress=progress)
     return QuantizedRole(role, quantization_manifest(fp8, calibration)) if fp8 else None
 
 

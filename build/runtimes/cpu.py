@@ -9,16 +9,19 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from trtspec.build.convert.converter import WRITING_BYTES
 from trtspec.build.json_file import write_json
 from trtspec.build.options import BuildOptions
 from trtspec.build.quantize.pair_quantizer import QuantizedRole, Role, measure_pair, write_role
 from trtspec.build.runtimes.job import Built, Job, describe_engine, mended
-from trtspec.build.stages import Done, Stage
+from trtspec.build.stages import RESUME, Done, Stage
+from trtspec.engines.fingerprint import fingerprint_of
 from trtspec.engines.host import min_sm
 from trtspec.engines.manifest import (
     AcceptanceManifest,
     EngineDtype,
     EngineSettings,
+    FingerprintManifest,
     HostNeeds,
     QuantizationManifest,
 )
@@ -60,10 +63,12 @@ def stages(job: Job) -> Sequence[Stage]:
             inputs={
                 "settings": _settings(job, role).model_dump(),
                 "eos_token_ids": job.found.eos_token_ids,
-                "quantization": asdict(job.options.quantization),
+                **job.options.quantization.inputs(role),
             },
             needs=("tokenizer",),
             place=role,
+            # Calibration takes the machine for itself.
+            memory_bytes=None if job.options.quantization.of(role) == "fp8" else WRITING_BYTES,
         )
         for role in ROLES
     ]
@@ -75,7 +80,13 @@ def stages(job: Job) -> Sequence[Stage]:
         needs=("tokenizer", *ROLES),
         sources=ROLES,
     )
-    return [*engines, measure]
+    probe = Stage(
+        name="fingerprint",
+        run=partial(_probe, job),
+        facts=FingerprintManifest,
+        needs=("tokenizer", *ROLES),
+    )
+    return [*engines, measure, *([probe] if job.options.fingerprint else [])]
 
 
 def describe(job: Job, done: Done) -> Built:
@@ -84,7 +95,7 @@ def describe(job: Job, done: Done) -> Built:
     target, draft = (
         describe_engine(
             job.checkpoint(role),
-            done.folder(role),
+            done.files(role),
             _settings(job, role),
             measured.quantizations.get(role),
         )
@@ -97,6 +108,7 @@ def describe(job: Job, done: Done) -> Built:
         compiled=True,
         repairs=mended(job.found),
         acceptance=measured.acceptance,
+        fingerprint=done.facts("fingerprint", FingerprintManifest) if job.options.fingerprint else None,
         host_needs=None if needed_sm is None else HostNeeds(min_sm=needed_sm),
     )
 
@@ -120,19 +132,25 @@ def _write_engine(job: Job, role: str, folder: Path, done: Done) -> Written:
     """Write config.json, generation_config.json, engine.json and weights."""
     checkpoint = job.checkpoint(role)
     job.report(f"{role}: {checkpoint.architecture} from {checkpoint.path}")
-    state = job.output.parent / f".{job.output.name}.{role}.calibration"
     made = write_role(
         _role(job, role, folder),
         job.options.quantization,
         _dtype(job),
         done.folder("tokenizer"),
-        state,
+        folder / RESUME,
         job.report,
+        lambda read, total: done.go_on(),
     )
     ends = {"eos_token_id": list(job.found.eos_token_ids)} if job.found.eos_token_ids else {}
     write_json(folder / "generation_config.json", {**checkpoint.generation_config, **ends})
     write_json(folder / "engine.json", _settings(job, role).model_dump(exclude={"tp", "pp"}))
     return Written(quantization=made.manifest if made else None)
+
+
+def _probe(job: Job, folder: Path, done: Done) -> FingerprintManifest:
+    job.report("fingerprint: running the engines on a few prompts")
+    target, draft = (done.folder(role) for role in ROLES)
+    return fingerprint_of(target, draft, done.folder("tokenizer"))
 
 
 def _measure(job: Job, folder: Path, done: Done) -> Measured:
@@ -155,5 +173,4 @@ def _measure(job: Job, folder: Path, done: Done) -> Measured:
 
 
 def _role(job: Job, role: str, folder: Path) -> Role:
-    wanted = job.options.quantization
-    return Role(role, job.checkpoint(role), folder, wanted.target if role == "target" else wanted.draft)
+    return Role(role, job.checkpoint(role), folder, job.options.quantization.of(role))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -17,10 +17,10 @@ from trtspec.engines.manifest import (
     AcceptanceManifest,
     EngineManifest,
     EngineSettings,
+    FingerprintManifest,
     HostNeeds,
     QuantizationManifest,
 )
-from trtspec.engines.pair import sha256
 
 Report = Callable[[str], None]
 
@@ -37,7 +37,7 @@ class Job:
     target_seq_len: int
     draft_seq_len: int
     report: Report
-    # What a killed calibration continues from lies beside the output, by this path's name.
+    # Logs of what is run lie beside it.
     output: Path
 
     def checkpoint(self, role: str) -> Checkpoint:
@@ -61,6 +61,7 @@ class Built:
     commands: tuple[tuple[str, ...], ...] = ()
     versions: dict[str, str] | None = None
     acceptance: AcceptanceManifest | None = None
+    fingerprint: FingerprintManifest | None = None
     host_needs: HostNeeds | None = None
 
 
@@ -86,9 +87,12 @@ def mended(found: PairReport) -> tuple[str, ...]:
 
 
 def describe_engine(
-    checkpoint: Checkpoint, folder: Path, settings: EngineSettings, quantization: QuantizationManifest | None
+    checkpoint: Checkpoint,
+    files: Mapping[str, str],
+    settings: EngineSettings,
+    quantization: QuantizationManifest | None,
 ) -> EngineManifest:
-    """Return the manifest's part about an engine whose files are written."""
+    """Return the manifest's part about an engine; `files` are the SHA-256 of those its stage has made."""
     sizes: Counter[str] = Counter()
     for tensor in checkpoint.tensors.values():
         sizes[tensor.dtype] += math.prod(tensor.shape)
@@ -98,5 +102,5 @@ def describe_engine(
         parameters=sizes.total(),
         settings=settings,
         quantization=quantization,
-        files={file.name: sha256(file) for file in sorted(folder.iterdir())},
+        files=dict(files),
     )

@@ -96,6 +96,18 @@ if TYPE_CHECKING:
 )
 @click.option("--dry-run", is_flag=True, help="Print the plan and the exact commands; write nothing.")
 @flags_of(TensorrtOptions)
+@click.option(
+    "--fingerprint/--no-fingerprint",
+    default=True,
+    show_default=True,
+    help="Run the engines on a few prompts and record what they say (cpu runtime).",
+)
+@click.option(
+    "--cache",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the store.  [default: $TRTSPEC_CACHE or ~/.cache/trtspec]",
+)
+@click.option("--no-cache", is_flag=True, help="Keep nothing: no second build finds it, none can go on.")
 @recipe_option("build")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 def command(
@@ -113,13 +125,16 @@ def command(
     image: str | None,
     script: Path | None,
     dry_run: bool,
+    cache: Path | None,
+    no_cache: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Build an engine pair from two Hugging Face checkpoints, TARGET and DRAFT.
 
     The checkpoints are checked against each other first; nothing is written when they do not fit.
-    A checkpoint that is FP8 already keeps its codes and scales.
+    A checkpoint that is FP8 already keeps its codes and scales. What is made is kept in a store: a second
+    build of the same does nothing or takes it from there, and one that was killed goes on (`trtspec cache`).
 
     For --runtime tensorrt both are converted, compiled with trtllm-build, and the engines looked at: each
     must be the one that was asked for. Without a GPU here, --script leaves that to another machine, and
@@ -135,6 +150,8 @@ def command(
     """
     if quantization and (target_quantization or draft_quantization):
         raise click.UsageError("--quantization is for both models; give it, or one for each")
+    if cache and no_cache:
+        raise click.UsageError("--cache names a store, --no-cache wants none; give one of them")
     tensorrt = take(TensorrtOptions, options)
     compile = _compile(
         options["runtime"], container, image, script, dry_run, changed(TensorrtOptions, tensorrt)
@@ -160,7 +177,8 @@ def command(
         if dry_run:
             found = preview(target, draft, output, wanted, report=report)
         else:
-            pair = build(target, draft, output, wanted, report=report)
+            store = "none" if no_cache else cache
+            pair = build(target, draft, output, wanted, cache=store, report=report)
     if dry_run:
         _print_preview(found, as_json=as_json)
         return

@@ -65,7 +65,9 @@ def command(ctx: click.Context, /, work: Path | None, max_tokens: int, as_json: 
     source = Path(str(files("trtspec") / "demo_pair"))
     with nullcontext(str(work)) if work else tempfile.TemporaryDirectory(prefix="trtspec-demo-") as folder:
         say("1. build the pair")
-        pair = build(source / "target", source / "draft", Path(folder, "pair"), report=lambda line: None)
+        pair = build(
+            source / "target", source / "draft", Path(folder, "pair"), cache="none", report=lambda line: None
+        )
         say("2. write the Triton model repository")
         repository = write_repository(pair, Path(folder, "repo"))
         say("3. start Triton and wait until it has answered")

@@ -16,8 +16,8 @@ from trtspec.build.runtimes.tensorrt.planning import (
     fp8_options,
     split,
     vocabulary,
-    wanted_quantization,
 )
+from trtspec.build.stages import RESUME
 from trtspec.engines.manifest import EngineDtype, QuantizationManifest
 from trtspec.errors import BuildError
 
@@ -41,9 +41,10 @@ def convert_role(
     role, checkpoint, options = engine.role, job.checkpoint(engine.role), job.options
     dtype = _dtype(engine.model.dtype)
     job.report(f"{role}: {checkpoint.architecture} from {checkpoint.path}")
-    asked = Role(role, checkpoint, folder, wanted_quantization(job, role))
-    state = job.output.parent / f".{job.output.name}.{role}.calibration"
-    fp8, calibration = find_scales(asked, fp8_options(job), "trtllm", dtype, tokenizer, state, job.report)
+    asked = Role(role, checkpoint, folder, options.quantization.of(role))
+    fp8, calibration = find_scales(
+        asked, fp8_options(job), "trtllm", dtype, tokenizer, folder / RESUME, job.report
+    )
     plan = plan_conversion(checkpoint, "trtllm", options.dtype, *split(job, role), fp8, vocabulary(job, role))
     for note in plan.notes:
         if note not in engine.notes:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from trtspec.build.check.model_shape import shape_of
 from trtspec.build.convert.converter import plan_conversion
-from trtspec.build.quantize.choices import Quantization
 from trtspec.build.quantize.quantizer import Fp8Options, check_options
 from trtspec.build.quantize.ready_made import read_fp8
 from trtspec.build.runtimes.job import Job
@@ -70,12 +69,6 @@ def vocabulary(job: Job, role: str) -> int | None:
     return None if role == "target" or same else job.target.vocab_size
 
 
-def wanted_quantization(job: Job, role: str) -> Quantization:
-    """Return what was asked of a model."""
-    asked = job.options.quantization
-    return asked.target if role == "target" else asked.draft
-
-
 def fp8_options(job: Job) -> Fp8Options:
     """Return how a model is quantised."""
     asked = job.options.quantization
@@ -88,7 +81,7 @@ def _plan(job: Job, role: str) -> PlannedEngine:
     checkpoint, options = job.checkpoint(role), job.options
     tp, pp = split(job, role)
     ready_made = read_fp8(checkpoint)
-    quantised = ready_made is None and wanted_quantization(job, role) == "fp8"
+    quantised = ready_made is None and job.options.quantization.of(role) == "fp8"
     if quantised:
         check_options(checkpoint, fp8_options(job), "trtllm")
     plan = plan_conversion(checkpoint, "trtllm", options.dtype, tp, pp, ready_made, vocabulary(job, role))

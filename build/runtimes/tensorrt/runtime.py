@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+from trtspec.build.convert.converter import WRITING_BYTES
 from trtspec.build.options import BuildOptions
 from trtspec.build.runtimes.job import Built, Job, describe_engine, mended
 from trtspec.build.runtimes.tensorrt.compilation import Compiled, Gpus, compile_role, share_gpus
@@ -96,11 +96,13 @@ def _conversion(job: Job, engine: PlannedEngine, place: str | None) -> Stage:
             "dtype": job.options.dtype,
             "split": split(job, engine.role),
             "vocabulary": vocabulary(job, engine.role),
-            "quantization": asdict(asked),
+            **asked.inputs(engine.role),
             "kv_cache": job.options.tensorrt.kv_cache,
         },
         needs=("tokenizer",),
         place=place,
+        # Calibration takes the machine for itself.
+        memory_bytes=None if asked.of(engine.role) == "fp8" else WRITING_BYTES,
     )
 
 
@@ -119,11 +121,13 @@ def _compilation(
         inputs={"flags": dict(engine.command.flags), "versions": versions.model_dump(), "sm": sm},
         needs=(_converted(engine.role),),
         place=engine.role,
+        # The weights, and the engine that holds them too, are in the host's memory at the end.
+        memory_bytes=None if gpus is None else 2 * engine.checkpoint_bytes,
     )
 
 
 def _convert(job: Job, engine: PlannedEngine, folder: Path, done: Done) -> Converted:
-    return convert_role(job, engine, folder, done.folder("tokenizer"), lambda: None)
+    return convert_role(job, engine, folder, done.folder("tokenizer"), done.go_on)
 
 
 def _compile(
@@ -137,19 +141,19 @@ def _compile(
     done: Done,
 ) -> Compiled:
     checkpoint = done.folder(_converted(engine.role))
-    return compile_role(job, engine, toolchain, versions, gpus, sm, checkpoint, folder, lambda: None)
+    return compile_role(job, engine, toolchain, versions, gpus, sm, checkpoint, folder, done.go_on)
 
 
 def _describe_engine(job: Job, engine: PlannedEngine, done: Done) -> EngineManifest:
     role, options = engine.role, job.options
     converted = done.facts(_converted(role), Converted)
     if options.tensorrt.compile == "later":
-        folder, settings = done.folder(_converted(role)), _asked_settings(job, engine, converted)
+        files, settings = done.files(_converted(role)), _asked_settings(job, engine, converted)
     else:
         compiled = done.facts(role, Compiled)
-        folder = done.folder(role)
+        files = done.files(role)
         settings = settings_of(compiled.config, converted.dtype, options.max_draft_len)
-    return describe_engine(job.checkpoint(role), folder, settings, converted.quantization)
+    return describe_engine(job.checkpoint(role), files, settings, converted.quantization)
 
 
 def _asked_settings(job: Job, engine: PlannedEngine, converted: Converted) -> EngineSettings:
