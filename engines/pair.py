@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,18 +53,15 @@ class EnginePair:
         return hashes | self.manifest.files
 
 
-def open_pair(path: Path) -> EnginePair:
+def open_pair(path: str | os.PathLike[str]) -> EnginePair:
     """Return the pair in a folder; EngineError when it is none or not whole."""
+    path = Path(path)
     if not path.is_dir():
         raise EngineError(f"{path}: no such folder; expected an engine pair, made by `trtspec build`")
     file = path / MANIFEST
     if not file.is_file():
         raise EngineError(f"{path}: no {MANIFEST}, so this is no engine pair; make one with `trtspec build`")
-    try:
-        manifest = Manifest.model_validate(json.loads(file.read_text("utf-8")))
-    except (ValueError, ValidationError) as error:
-        raise EngineError(f"{file}: {_reason(error)}; build the pair again") from error
-    pair = EnginePair(path, manifest)
+    pair = EnginePair(path, read_manifest(file))
     missing = [file for file in pair.files() if not (path / file).is_file()]
     if missing:
         raise EngineError(
@@ -71,6 +69,14 @@ def open_pair(path: Path) -> EnginePair:
             "build the pair again"
         )
     return pair
+
+
+def read_manifest(file: Path) -> Manifest:
+    """Return the manifest in a file; EngineError when it holds none."""
+    try:
+        return Manifest.model_validate(json.loads(file.read_text("utf-8")))
+    except (ValueError, ValidationError) as error:
+        raise EngineError(f"{file}: {_reason(error)}; build the pair again") from error
 
 
 def check_contents(pair: EnginePair) -> None:

@@ -11,12 +11,14 @@ The folder needs nothing outside itself: it may be moved, copied and served else
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from trtspec.engines import cpu
-from trtspec.engines.manifest import EngineSettings
+from trtspec.engines.manifest import MANIFEST, EngineSettings
 from trtspec.engines.pair import EnginePair, check_contents
 from trtspec.engines.publish import check_output, publish
 from trtspec.errors import RepositoryError
@@ -46,7 +48,9 @@ class Contents:
             (folder / name).write_text(text, "utf-8")
 
 
-def write_repository(pair: EnginePair, output: Path, options: RepositoryOptions | None = None) -> Path:
+def write_repository(
+    pair: EnginePair, output: str | os.PathLike[str], options: RepositoryOptions | None = None
+) -> Path:
     """Write the model repository `output` for a pair and return its path.
 
     Raises:
@@ -54,11 +58,14 @@ def write_repository(pair: EnginePair, output: Path, options: RepositoryOptions 
         EngineError: a file of the pair is not the one that was built.
         RepositoryError: an option asks for what the pair was not built for.
     """
+    output = Path(output)
     contents = plan_repository(pair, options or RepositoryOptions())
     check_output(output)
     check_contents(pair)
     with publish(output) as folder:
         contents.write(folder)
+        # So that a server can be refused where the engines do not run.
+        shutil.copyfile(pair.path / MANIFEST, folder / MANIFEST)
     return output
 
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+from trtspec.engines.host import HostFacts, read_host_facts
+from trtspec.engines.host_check import require_host
+from trtspec.engines.manifest import MANIFEST
+from trtspec.engines.pair import read_manifest
 from trtspec.errors import RepositoryError, ServerError
 from trtspec.triton_repo.server import leftovers
 
@@ -32,6 +37,22 @@ def model_names(repository: Path) -> list[str]:
             "write one with `trtspec repo`"
         )
     return names
+
+
+def require_host_of(repository: Path, facts: Callable[[], HostFacts] = read_host_facts) -> None:
+    """Refuse engines that were built for another GPU or other software than this host has.
+
+    A repository of ours carries the manifest of its pair; of another nothing is known.
+
+    Raises:
+        EngineError: with every mismatch.
+    """
+    file = repository / MANIFEST
+    if not file.is_file():
+        return
+    manifest = read_manifest(file)
+    if manifest.runtime != "cpu":
+        require_host(repository, manifest, facts())
 
 
 def require_shared_memory(models: int, folder: Path = leftovers.SHARED_MEMORY) -> None:

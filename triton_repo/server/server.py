@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import shlex
 import subprocess
 import tempfile
@@ -20,7 +21,7 @@ from trtspec.triton_repo.server.command_line import server_arguments
 from trtspec.triton_repo.server.endpoints import Endpoints, choose_endpoints
 from trtspec.triton_repo.server.environment import server_environment
 from trtspec.triton_repo.server.installation import Installation, find_installation
-from trtspec.triton_repo.server.preflight import model_names, require_shared_memory
+from trtspec.triton_repo.server.preflight import model_names, require_host_of, require_shared_memory
 from trtspec.triton_repo.server.server_log import (
     ServerLog,
     complaints,
@@ -60,7 +61,7 @@ FREE_PORTS = ServeOptions(http_port=0, grpc_port=0, metrics_port=0)
 
 @contextmanager
 def serve(
-    repository: Path,
+    repository: str | os.PathLike[str],
     options: ServeOptions = DEFAULTS,
     *,
     canary: Canary = ask_for_tokens,
@@ -75,10 +76,12 @@ def serve(
 
     Raises:
         RepositoryError: the repository has no models.
+        EngineError: its engines were built for another host.
         ServerError: the server could not be started, did not answer in time, or died.
     """
-    repository = repository.absolute()
-    models = model_names(repository)
+    folder = Path(repository).absolute()
+    models = model_names(folder)
+    require_host_of(folder)
     require_shared_memory(len(models))
     installation = installation or find_installation()
     endpoints = choose_endpoints(
@@ -87,7 +90,7 @@ def serve(
         grpc_port=options.grpc_port,
         metrics_port=options.metrics_port,
     )
-    server = Server(repository, models, endpoints, options, canary)
+    server = Server(folder, models, endpoints, options, canary)
     try:
         server.launch(installation)
         if on_launch:
