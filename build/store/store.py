@@ -23,6 +23,7 @@ from trtspec.build.store.record import FILES, RECORD, Entry, MadeFor, read_entry
 from trtspec.engines.publish import source_folders, temporary_sibling
 from trtspec.errors import OutputError
 
+STAGES, LOCKS, HASHES = "stages", "locks", "hashes"
 PARTIAL = ".partial"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -62,13 +63,13 @@ class Store:
         if any(self.folder.resolve().is_relative_to(source) for source in source_folders()):
             raise OutputError(f"{folder}: lies inside trtspec itself; choose another --cache")
         try:
-            for name in ("stages", "locks", "hashes"):
+            for name in (STAGES, LOCKS, HASHES):
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutputError(
                 f"{folder}: no place for a store ({error.strerror}); choose another --cache, or --no-cache"
             ) from error
-        self.hashes = Hashes(self.folder / "hashes")
+        self.hashes = Hashes(self.folder / HASHES)
         self._locks: list[Lock] = []
 
     def __enter__(self) -> Store:
@@ -80,16 +81,16 @@ class Store:
 
     def entries(self) -> list[Entry]:
         """Return what is finished, by key."""
-        folders = sorted((self.folder / "stages").iterdir())
+        folders = sorted((self.folder / STAGES).iterdir())
         return [entry for folder in folders if folder.suffix != PARTIAL and (entry := read_entry(folder))]
 
     def partials(self) -> list[Path]:
         """Return the folders of stages that are being made or were killed."""
-        return sorted((self.folder / "stages").glob(f"*{PARTIAL}"))
+        return sorted((self.folder / STAGES).glob(f"*{PARTIAL}"))
 
     def lock(self, key: str) -> Lock:
         """Return the lock of a key, which the caller closes; nobody holds it by that."""
-        return Lock(self.folder / "locks" / key)
+        return Lock(self.folder / LOCKS / key)
 
     def make(self, stage: Stage, key: str, done: Done, made_for: MadeFor, report: Report) -> Finished:
         """Return a stage as it is found here, else run it; one at a time does, the others wait.
@@ -120,7 +121,7 @@ class Store:
         shutil.rmtree(folder, ignore_errors=True)
 
     def _find(self, stage: Stage, key: str, report: Report) -> Entry | None:
-        entry = read_entry(self.folder / "stages" / key)
+        entry = read_entry(self.folder / STAGES / key)
         if entry and (name := entry.changed()):
             report(f"{stage.name}: {entry.files / name} is not as it was made; it is made again")
             return None
@@ -133,7 +134,7 @@ class Store:
         return Finished(entry.files, facts, entry.record.hashes)
 
     def _run(self, stage: Stage, key: str, done: Done, made_for: MadeFor) -> Entry:
-        entry, partial = self.folder / "stages" / key, self.folder / "stages" / f"{key}{PARTIAL}"
+        entry, partial = self.folder / STAGES / key, self.folder / STAGES / f"{key}{PARTIAL}"
         files = partial / FILES
         try:
             _empty(partial)

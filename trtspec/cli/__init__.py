@@ -23,6 +23,7 @@ COMMANDS = {
     "recipe": "A commented recipe.toml for a known pair.",
     "build": "Two checkpoints in, an engine pair out.",
     "adopt": "Engines that a script has compiled in, a finished pair out.",
+    "cache": "See, check and shrink what builds have kept.",
     "convert": "One checkpoint in, a TensorRT-LLM or Hugging Face checkpoint out.",
     "repo": "An engine pair in, a Triton model repository out.",
     "serve": "Serve a repository; ready means it has answered.",
