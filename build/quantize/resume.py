@@ -6,8 +6,11 @@ of checkpoint, texts and settings, so that nobody goes on with what another bega
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -90,8 +93,18 @@ def write_progress(folder: Path, progress: Progress, of: str) -> None:
     }
     hidden = {str(number): states.cpu().contiguous() for number, states in enumerate(progress.hidden)}
     partial = folder / f"{FILE}.partial"
-    save_file(hidden, partial, {"progress": json.dumps(notes)})
+    try:
+        save_file(hidden, partial, {"progress": json.dumps(notes)})
+    except SafetensorError as error:
+        raise _system_error(error, partial) from error
     partial.replace(folder / FILE)
+
+
+def _system_error(error: SafetensorError, file: Path) -> OSError:
+    """Return what the system has said; safetensors hands on its text, which ends in `(os error 28)`."""
+    number = re.search(r"os error (\d+)", str(error))
+    code = int(number[1]) if number else errno.EIO
+    return OSError(code, os.strerror(code), str(file))
 
 
 def remove_progress(folder: Path) -> None:
