@@ -50,18 +50,14 @@ def ls(cache: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(asdict(listing), default=str))
         return
-    from rich.console import Console
     from rich.filesize import decimal
-    from rich.table import Table
 
-    table = Table("stage", "size", "last used", "made for", "key")
     for kept in listing.stages:
-        size = decimal(kept.size_bytes)
-        table.add_row(kept.stage, size, f"{kept.used:%Y-%m-%d %H:%M}", kept.output, kept.key[:12])
-    for partial in listing.unfinished:
-        state = "in use" if partial.in_use else "killed; a build of the same goes on from it"
-        table.add_row("unfinished", decimal(partial.size_bytes), "", state, partial.key[:12])
-    Console(soft_wrap=True, highlight=False, markup=False).print(table)
+        used, size = f"{kept.used:%Y-%m-%d %H:%M}", decimal(kept.size_bytes)
+        click.echo(f"{used}  {size:>10}  {kept.key[:12]}  {kept.stage:<18} {kept.output}")
+    for left in listing.unfinished:
+        state = "being made" if left.in_use else "killed; a build of the same goes on from it"
+        click.echo(f"{'unfinished':<16}  {decimal(left.size_bytes):>10}  {left.key[:12]}  {state}")
     click.echo(f"{listing.folder}: {len(listing.stages)} stages, {decimal(listing.size_bytes)}")
 
 

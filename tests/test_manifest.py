@@ -1,0 +1,43 @@
+"""The schema that ships is the manifest's, and packages give their names without loading anything."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+from importlib.resources import files
+
+import pytest
+
+from trtspec.engines.manifest import Manifest, schema
+from trtspec.engines.pair import EnginePair
+
+
+def test_the_schema_that_ships_is_the_one_of_the_manifest() -> None:
+    shipped = (files("trtspec.engines") / "manifest.schema.json").read_text("utf-8")
+    assert shipped == schema(), "write trtspec.engines.manifest.schema() to engines/manifest.schema.json"
+
+
+def test_a_manifest_reads_back_as_what_was_written(built_pair: EnginePair) -> None:
+    text = (built_pair.path / "trtspec.json").read_text("utf-8")
+    assert Manifest.model_validate_json(text) == built_pair.manifest
+    assert json.loads(text).keys() == json.loads(schema())["properties"].keys()
+
+
+NAMES = {
+    "trtspec.build": ("BuildOptions", "PairQuantization", "build", "default_cache", "open_checkpoint"),
+    "trtspec.engines": ("EnginePair", "Manifest", "check_contents", "check_host", "open_pair"),
+    "trtspec.triton_repo": ("RepositoryOptions", "ServeOptions", "serve", "write_repository"),
+}
+
+
+@pytest.mark.parametrize("package", NAMES)
+def test_a_package_gives_its_names_and_loads_them_when_they_are_asked_for(package: str) -> None:
+    script = f"import sys, {package}\nprint('pydantic' in sys.modules or 'numpy' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout == "False\n"
+    module = import_module(package)
+    assert all(callable(getattr(module, name)) for name in NAMES[package])
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'nothing'"):
+        module.nothing  # noqa: B018
