@@ -59,7 +59,8 @@ def age(folder: Path) -> None:
 
 def points(steps: int, count: int) -> list[int]:
     """Return steps spread evenly over a build, the first and the last among them."""
-    return sorted({1 + round(i * (steps - 1) / (count - 1)) for i in range(min(count, steps))})
+    count = min(count, steps)
+    return sorted({1 + round(i * (steps - 1) / (count - 1)) for i in range(count)})
 
 
 def test_a_build_killed_at_any_step_goes_on_to_the_same_bytes(whole: Build, tmp_path: Path) -> None:
