@@ -16,8 +16,10 @@ from trtllm_build_double import install
 from trtspec.build.adoption import adopt
 from trtspec.build.options import BuildOptions
 from trtspec.build.pair import build
+from trtspec.build.runtimes.tensorrt.commands import BuildCommand
 from trtspec.build.runtimes.tensorrt.options import TensorrtOptions
 from trtspec.build.runtimes.tensorrt.script import compile_script
+from trtspec.build.runtimes.tensorrt.toolchain import Container, Run
 from trtspec.cli import main
 from trtspec.engines.pair import EnginePair, open_pair
 from trtspec.errors import BuildError, OutputError
@@ -202,12 +204,8 @@ def test_a_container_compiles_what_a_build_on_this_machine_would_have(
     hidden = hide_trtllm_build(gpu_host, monkeypatch)
     install_engine(tmp_path / "engine", engine, image=IMAGE, inside=hidden, environment=monkeypatch)
     pair = build_pair(demo_pair, tmp_path / "pair", compile="container")
-    assert pair.manifest.versions == {
-        "tensorrt_llm": "1.2.1",
-        "tensorrt": "10.14.1.48",
-        "cuda": "13.0",
-        "container": IMAGE,
-    }
+    made_with = {"tensorrt_llm": "1.2.1", "tensorrt": "10.14.1.48", "cuda": "13.0", "container": IMAGE}
+    assert made_with.items() <= pair.manifest.versions.items()
     assert pair.manifest.host_needs is not None
     assert (pair.manifest.host_needs.container, pair.manifest.host_needs.cuda) == (IMAGE, "13.0")
     assert {"config.json", "rank0.engine"} <= pair.manifest.target.files.keys()
@@ -263,10 +261,7 @@ def test_a_container_that_fails_leaves_its_log_and_no_container(
     assert "out of memory" in (tmp_path / "work" / "pair.target.log").read_text()
 
 
-def test_folders_that_cannot_be_mounted_are_refused(
-    gpu_host: Path, demo_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hidden = hide_trtllm_build(gpu_host, monkeypatch)
-    install_engine(tmp_path / "engine", "docker", image=IMAGE, inside=hidden, environment=monkeypatch)
-    with pytest.raises(BuildError, match="path with a comma"):
-        build_pair(demo_pair, tmp_path / "a,b" / "pair", compile="container")
+def test_folders_that_cannot_be_mounted_are_refused(tmp_path: Path) -> None:
+    run = Run(BuildCommand({}), tmp_path, tmp_path / "a,b", tmp_path, tmp_path, None, lambda: None)
+    with pytest.raises(BuildError, match="a,b: a container cannot be given a path with a comma"):
+        Container(Path("docker"), IMAGE).argv(run, "a name")

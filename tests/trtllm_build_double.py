@@ -5,6 +5,8 @@ would switch off. `install` puts it on a PATH. It fails on demand, by the enviro
 
     TRTLLM_BUILD_FAULT   exit, hang, version, speculation, paged, logits, rank, config, engine
     TRTLLM_BUILD_FAULTY  the role that fails, target or draft (default: both)
+    TRTLLM_BUILD_OTHER_FAULT  what the other role does (default: nothing wrong)
+    TRTLLM_BUILD_MEETS   set: a run waits until that of the other role has begun, and fails if it does not
     TRTLLM_BUILD_CALLS   a file that gets one line of JSON when a run begins and one when it ends
     TRTLLM_BUILD_SM      compute capability of the GPU it pretends to have (90)
     TRTLLM_BUILD_GPUS    how many, where CUDA_VISIBLE_DEVICES does not say (1)
@@ -77,9 +79,11 @@ def main() -> int:
     args = _parser().parse_args()
     fault = os.environ.get("TRTLLM_BUILD_FAULT")
     if os.environ.get("TRTLLM_BUILD_FAULTY", _role(args)) != _role(args):
-        fault = None
+        fault = os.environ.get("TRTLLM_BUILD_OTHER_FAULT")
     _record("begin", args)
     _say(f"[TensorRT-LLM] TensorRT LLM version: {VERSION}")
+    if os.environ.get("TRTLLM_BUILD_MEETS") and not _meet():
+        return 9
     if fault == "hang":
         # A worker of its own, as the real one has; neither ends by itself or on a polite signal.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -110,7 +114,6 @@ def main() -> int:
             file.write(b"ftrt")
             file.truncate(size // 10 if fault == "engine" else size)
     Path(args.output_timing_cache).write_bytes(b"times")
-    time.sleep(0.3)  # so that two runs side by side can be told from one after the other
     _record("end", args)
     return 0
 
@@ -261,6 +264,17 @@ def _sm() -> int:
 def _gpus() -> int:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return len(visible.split(",")) if visible else int(os.environ.get("TRTLLM_BUILD_GPUS", "1"))
+
+
+def _meet() -> bool:
+    """Wait until runs of both roles have begun; return whether they have."""
+    patience = time.monotonic() + 60
+    while time.monotonic() < patience:
+        lines = Path(os.environ["TRTLLM_BUILD_CALLS"]).read_text().splitlines()
+        if {entry["role"] for entry in map(json.loads, lines)} == {"target", "draft"}:
+            return True
+        time.sleep(0.02)
+    return False
 
 
 def _role(args: argparse.Namespace) -> str:
