@@ -19,8 +19,8 @@ from trtspec.triton_repo.options import RepositoryOptions
 from trtspec.triton_repo.speculation.chat import ChatTemplate
 
 CHAT_TEMPLATE = "chat_template.jinja"
-# What `make_readable` gives files, so that a second name for one leaves its mode as it is.
-FILE_MODE = 0o644
+# What `make_readable` leaves files at, so that a second name for one does not change it.
+FILE_MODES = (0o644, 0o444)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _chat_template(file: Path) -> str:
 def _take(source: Path, destination: Path) -> None:
     """Give a file a second name; copy it where that would change its mode."""
     source = source.resolve()
-    if stat.S_IMODE(source.stat().st_mode) == FILE_MODE:
+    if stat.S_IMODE(source.stat().st_mode) in FILE_MODES:
         link_or_copy(source, destination)
     else:
         shutil.copyfile(source, destination)
