@@ -23,8 +23,8 @@ from trtspec.build.quantize.pair_quantizer import PairQuantization
 from trtspec.build.quantize.quality import acceptance, compare, evaluate
 from trtspec.build.quantize.quantizer import quantize
 from trtspec.cli import main
-from trtspec.client.fp8_reference import FP8_TIE_LOGITS, load_fp8
-from trtspec.client.reference import HuggingFaceReference
+from trtspec.client.verify import HuggingFaceReference
+from trtspec.client.verify.fp8 import load_fp8
 from trtspec.engines.cpu.architecture import read_architecture
 from trtspec.engines.cpu.engine import Engine
 from trtspec.engines.cpu.errors import EngineLoadError
@@ -44,6 +44,10 @@ CONFIGS: dict[str, Any] = {
 
 # Summed in another order, a value that lies on the edge between two codes may fall to either side.
 NOISE = 0.05
+
+# Rounding to FP8 is not continuous: two ways of summing part there. On the demo pair that moves logits by
+# up to 0.14, of a standard deviation of 2.1; the margin at a changed choice was at most 0.04.
+FP8_NOISE_LOGITS = 0.15
 
 
 @pytest.fixture(params=["static", "dynamic", "per channel", "own input scales"])
@@ -136,7 +140,7 @@ def test_other_architectures_run_dequantised_through_transformers(tmp_path: Path
     with torch.inference_mode():
         logits = reference(torch.tensor([[*IDS, *chunk.ids]])).logits[0, len(IDS) - 1 : -1]
     served = logits.gather(1, torch.tensor(chunk.ids)[:, None])[:, 0]
-    assert (logits.amax(-1) - served).max() < FP8_TIE_LOGITS
+    assert (logits.amax(-1) - served).max() < FP8_NOISE_LOGITS
 
 
 @pytest.mark.parametrize(
@@ -169,15 +173,16 @@ def test_the_reference_says_that_it_is_dequantised(tmp_path: Path) -> None:
     assert "FP8" not in HuggingFaceReference(folder).name
 
 
-def test_only_an_fp8_reference_calls_a_near_tie_a_tie(tmp_path: Path) -> None:
+def test_an_fp8_reference_says_so_and_shows_what_it_dequantised(tmp_path: Path) -> None:
     folder = with_tokenizer(tmp_path / "hf")
     to_fp8(folder, tmp_path / "fp8", format="hf")
-    text = list(range(5, 100))
     fp8, plain = HuggingFaceReference(tmp_path / "fp8", folder), HuggingFaceReference(folder)
-    found = fp8.choices(text[:1], text)
-    assert {choice.tie for choice in found} == {True, False}
-    assert all(choice.tie == (choice.margin < FP8_TIE_LOGITS) for choice in found)
-    assert not any(choice.tie for choice in plain.choices(text[:1], text))
+    assert (fp8.dtype, fp8.arithmetic, plain.arithmetic) == ("fp8", "fp8", "float32")
+    assert [(proof.name, proof.verdict) for proof in fp8.proofs()] == [
+        ("known answer", "ok"),
+        ("dequantised", "ok"),
+    ]
+    assert [proof.name for proof in plain.proofs()] == ["known answer"]
 
 
 def test_a_reference_that_holds_codes_in_place_of_values_is_refused(

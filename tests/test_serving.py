@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 
 from trtspec.client import Client, RequestRefused
-from trtspec.client.prompts import DEFAULT_PROMPTS
-from trtspec.client.reference import HuggingFaceReference
-from trtspec.client.verify import verify
+from trtspec.client.verify import DEFAULT_PROMPTS, HuggingFaceReference, Settings, verify
 from trtspec.triton_repo.server import Server
 
 PROMPT = "def read_lines(path):\n    "
@@ -30,7 +28,8 @@ def client(live_server: Server) -> Iterator[Client]:
 
 def test_greedy_answers_are_hugging_faces_for_every_draft_length(client: Client, demo_pair: Path) -> None:
     reference = HuggingFaceReference(demo_pair / "target")
-    report = verify(client, reference, SOME_PROMPTS, range(9), max_tokens=32)
+    settings = Settings(SOME_PROMPTS, range(9), max_tokens=32, parts=("greedy",), alone=0)
+    report = verify(client, reference, settings)
     assert report.ok, report.mismatches[0]
     assert len(report.cases) == 9 * len(SOME_PROMPTS)
 

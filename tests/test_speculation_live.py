@@ -18,7 +18,7 @@ from template_zoo import TEMPLATES
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from trtspec.client import Client
-from trtspec.client.prompts import DEFAULT_PROMPTS
+from trtspec.client.verify import DEFAULT_PROMPTS
 from trtspec.engines.pair import EnginePair
 from trtspec.triton_repo.repository import RepositoryOptions, write_repository
 from trtspec.triton_repo.server import FREE_PORTS, Server, serve

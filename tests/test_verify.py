@@ -6,7 +6,6 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from scripted_server import Asked, Fault, ScriptedServer, Step, last
+from toy_reference import END, VOCAB, ToyReference, UndecidedReference
 
 from trtspec.cli import main
 from trtspec.client import (
@@ -24,48 +24,22 @@ from trtspec.client import (
     InferResponse,
     MockTransport,
     ServerFailed,
-    StreamBroken,
 )
-from trtspec.client.prompts import DEFAULT_PROMPTS, read_prompts
-from trtspec.client.reference import HuggingFaceReference
-from trtspec.client.verify import Case, Choice, Token, VerifyReport, verify
+from trtspec.client.verify import (
+    DEFAULT_PROMPTS,
+    Case,
+    HuggingFaceReference,
+    Judge,
+    Noise,
+    Reference,
+    Token,
+    VerifyReport,
+    compare_greedy,
+    read_prompts,
+)
 from trtspec.errors import CheckpointError, ClientError
 
-END = 0
-VOCAB = 7
 MAX_TOKENS = 12
-
-
-class ToyReference:
-    """A double of a reference: the next token is a function of the sum of all before it."""
-
-    name = "toy"
-    vocab_size = VOCAB
-    end_ids = frozenset({END})
-
-    def __init__(self) -> None:
-        self.passes = 0
-
-    def next_token(self, ids: Sequence[int]) -> int:
-        return (3 * sum(ids) + len(ids)) % VOCAB
-
-    def encode(self, text: str) -> list[int]:
-        return [ord(letter) % VOCAB for letter in text]
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        return "".join("·abcdef"[i] for i in token_ids)
-
-    def choices(self, prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> list[Choice]:
-        self.passes += 1
-        prefixes = [[*prompt_ids, *answer_ids[:n]] for n in range(len(answer_ids) + 1)]
-        return [Choice(token, (token + 1) % VOCAB, 0.5) for token in map(self.next_token, prefixes)]
-
-    def answer(self, prompt: str) -> list[int]:
-        """Its greedy answer, one token after the other."""
-        ids: list[int] = []
-        while len(ids) < MAX_TOKENS and END not in ids:
-            ids.append(self.next_token([*self.encode(prompt), *ids]))
-        return ids
 
 
 def finish_of(ids: Sequence[int]) -> str:
@@ -87,9 +61,23 @@ def serving(ids: Sequence[int], finish: str, prompt_tokens: int | None = None) -
     return Client(transport=MockTransport(lambda request: [InferResponse(outputs, final=True)]))
 
 
+def judged(
+    client: Client,
+    reference: Reference,
+    prompts: Sequence[str],
+    lengths: Sequence[int] = (0,),
+    *,
+    max_tokens: int = MAX_TOKENS,
+    concurrency: int = 4,
+) -> list[Case]:
+    judge = Judge(reference, Noise("float32", reference.layers, reference.width))
+    cases = compare_greedy(client, judge, prompts, lengths, max_tokens=max_tokens, concurrency=concurrency)
+    return list(cases)
+
+
 def case_of(prompt: str, ids: Sequence[int], finish: str, prompt_tokens: int | None = None) -> Case:
     client = serving(ids, finish, prompt_tokens)
-    return verify(client, ToyReference(), [prompt], max_tokens=MAX_TOKENS).cases[0]
+    return judged(client, ToyReference(), [prompt])[0]
 
 
 prompts = st.text("abcdefg", min_size=1)
@@ -97,15 +85,8 @@ prompts = st.text("abcdefg", min_size=1)
 
 @given(prompts)
 def test_the_references_own_answer_passes(prompt: str) -> None:
-    ids = ToyReference().answer(prompt)
+    ids = ToyReference().answer(prompt, MAX_TOKENS)
     assert case_of(prompt, ids, finish_of(ids)).ok
-
-
-class UndecidedReference(ToyReference):
-    """A double whose choice and runner-up always tie."""
-
-    def choices(self, prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> list[Choice]:
-        return [replace(choice, tie=True) for choice in super().choices(prompt_ids, answer_ids)]
 
 
 @given(prompts, st.lists(st.integers(0, 2), min_size=MAX_TOKENS, max_size=MAX_TOKENS))
@@ -116,7 +97,7 @@ def test_of_two_tokens_that_tie_either_is_right_and_no_third(prompt: str, ranks:
         if ids[-1] == END:
             break
     client = serving(ids, finish_of(ids))
-    case = verify(client, reference, [prompt], max_tokens=MAX_TOKENS).cases[0]
+    case = judged(client, reference, [prompt])[0]
     assert case.ok is (2 not in ranks[: len(ids)])
 
 
@@ -129,7 +110,7 @@ def test_an_end_that_ties_may_be_kept_by_the_server(prompt: str) -> None:
         ids.append(token)
     assume(ids)
     for finish, ok in (("stop", True), ("length", False)):
-        case = verify(serving(ids, finish), reference, [prompt], max_tokens=MAX_TOKENS).cases[0]
+        case = judged(serving(ids, finish), reference, [prompt])[0]
         assert case.ok is ok
 
 
@@ -137,7 +118,7 @@ def test_an_end_that_ties_may_be_kept_by_the_server(prompt: str) -> None:
 @settings(suppress_health_check=[HealthCheck.filter_too_much])
 @given(prompts)
 def test_a_server_may_keep_the_end_token_to_itself(prompt: str) -> None:
-    ids = ToyReference().answer(prompt)
+    ids = ToyReference().answer(prompt, MAX_TOKENS)
     assume(ids[-1] == END and len(ids) > 1)
     assert case_of(prompt, ids[:-1], "stop").ok
     assert not case_of(prompt, ids[:-1], "length").ok
@@ -145,13 +126,13 @@ def test_a_server_may_keep_the_end_token_to_itself(prompt: str) -> None:
 
 @given(prompts, st.data())
 def test_one_wrong_token_is_found_where_it_is(prompt: str, data: st.DataObject) -> None:
-    ids = ToyReference().answer(prompt)
+    ids = ToyReference().answer(prompt, MAX_TOKENS)
     position = data.draw(st.integers(0, len(ids) - 1))
     wrong = data.draw(
         st.sampled_from([i for i in (-1, *range(VOCAB), VOCAB, 2**31 - 1) if i != ids[position]])
     )
     served = [*ids[:position], wrong, *ids[position + 1 :]]
-    difference = case_of(prompt, served, finish_of(served)).difference
+    difference = case_of(prompt, served, finish_of(served)).defect
     assert difference is not None
     assert difference.position == position
     assert difference.served is not None
@@ -164,12 +145,12 @@ def test_one_wrong_token_is_found_where_it_is(prompt: str, data: st.DataObject) 
 
 @given(prompts, st.data())
 def test_an_answer_that_ends_early_is_found(prompt: str, data: st.DataObject) -> None:
-    ids = ToyReference().answer(prompt)
+    ids = ToyReference().answer(prompt, MAX_TOKENS)
     length = data.draw(st.integers(0, len(ids) - 1))
     finish = data.draw(st.sampled_from(["length", "cancelled", "stop"]))
     assume(not (finish == "stop" and ids[length] == END))
     assume(length > 0)
-    difference = case_of(prompt, ids[:length], finish).difference
+    difference = case_of(prompt, ids[:length], finish).defect
     assert difference is not None
     assert (difference.position, difference.served) == (length, None)
     assert difference.expected is not None
@@ -178,32 +159,27 @@ def test_an_answer_that_ends_early_is_found(prompt: str, data: st.DataObject) ->
 
 @given(prompts)
 def test_an_answer_that_goes_on_is_found(prompt: str) -> None:
-    ids = ToyReference().answer(prompt)
+    ids = ToyReference().answer(prompt, MAX_TOKENS)
     more = ToyReference().next_token([*ToyReference().encode(prompt), *ids])
-    difference = case_of(prompt, [*ids, more], "length").difference
+    difference = case_of(prompt, [*ids, more], "length").defect
     assert difference is not None
     assert (difference.position, difference.expected) == (len(ids), None)
 
 
 def test_a_prompt_that_the_server_cuts_into_other_tokens_is_a_mismatch() -> None:
-    ids = ToyReference().answer("abc")
+    ids = ToyReference().answer("abc", MAX_TOKENS)
     assert case_of("abc", ids, finish_of(ids), prompt_tokens=3).ok
     case = case_of("abc", ids, finish_of(ids), prompt_tokens=4)
     assert not case.ok
-    assert (case.difference, case.prompt_tokens, case.expected_prompt_tokens) == (None, 4, 3)
-
-
-def test_an_answer_without_token_ids_cannot_be_verified() -> None:
-    with pytest.raises(StreamBroken, match="without token ids"):
-        case_of("abc", [], "stop")
+    assert (case.defect, case.prompt_tokens, case.expected_prompt_tokens) == (None, 4, 3)
 
 
 def test_every_prompt_is_asked_with_every_draft_length_and_equal_answers_share_a_pass() -> None:
     reference = ToyReference()
     transport = MockTransport(lambda request: honest(request))
-    report = verify(Client(transport=transport), reference, ["ab", "cd"], (0, 3, 5), max_tokens=MAX_TOKENS)
-    assert report.ok
-    assert [(case.num_draft_tokens, case.prompt) for case in report.cases] == [
+    cases = judged(Client(transport=transport), reference, ["ab", "cd"], (0, 3, 5))
+    assert all(case.ok for case in cases)
+    assert [(case.num_draft_tokens, case.prompt) for case in cases] == [
         (drafts, prompt) for drafts in (0, 3, 5) for prompt in ("ab", "cd")
     ]
     assert sorted(request.inputs["num_draft_tokens"].item() for request in transport.requests) == [
@@ -218,7 +194,7 @@ def test_every_prompt_is_asked_with_every_draft_length_and_equal_answers_share_a
 
 
 def honest(request: InferRequest) -> Iterator[InferResponse]:
-    ids = ToyReference().answer(request.inputs["text_input"].item().decode())
+    ids = ToyReference().answer(request.inputs["text_input"].item().decode(), MAX_TOKENS)
     for index in ids[:-1]:
         yield InferResponse({"output_ids": np.array([[index]])})
     finish = np.array([[finish_of(ids).encode()]], object)
@@ -234,10 +210,10 @@ def test_a_fault_that_one_draft_length_has_is_reported_for_it_alone() -> None:
             yield response
 
     client = Client(transport=MockTransport(handler))
-    longer = [prompt for prompt in "abcdefg" if len(ToyReference().answer(prompt)) > 3][:2]
-    report = verify(client, ToyReference(), longer, range(5), max_tokens=MAX_TOKENS)
+    longer = [prompt for prompt in "abcdefg" if len(ToyReference().answer(prompt, MAX_TOKENS)) > 3][:2]
+    report = VerifyReport("toy", cases=tuple(judged(client, ToyReference(), longer, range(5))))
     assert {case.num_draft_tokens for case in report.mismatches} == {3}
-    assert [case.difference.position for case in report.mismatches if case.difference] == [2, 2]
+    assert [case.defect.position for case in report.mismatches if case.defect] == [2, 2]
     assert len(report.cases) == 10
     assert not report.ok
 
@@ -250,7 +226,7 @@ def test_as_many_answers_are_under_way_as_asked_for() -> None:
         yield from honest(request)
 
     client = Client(transport=MockTransport(handler))
-    assert verify(client, ToyReference(), list("abcdef"), max_tokens=MAX_TOKENS, concurrency=3).ok
+    assert all(case.ok for case in judged(client, ToyReference(), list("abcdef"), concurrency=3))
 
 
 def test_a_failed_answer_ends_verification_and_what_is_under_way() -> None:
@@ -267,7 +243,7 @@ def test_a_failed_answer_ends_verification_and_what_is_under_way() -> None:
 
     transport = MockTransport(handler)
     with pytest.raises(ServerFailed, match="engine died"):
-        verify(Client(transport=transport), ToyReference(), ["bad", "good", "next"], concurrency=2)
+        judged(Client(transport=transport), ToyReference(), ["bad", "good", "next"], concurrency=2)
     endless = {
         request.id for request in transport.requests[:] if request.inputs["text_input"].item() != b"bad"
     }
@@ -285,12 +261,12 @@ def test_a_failed_answer_does_not_wait_for_a_server_that_is_silent() -> None:
 
     with ScriptedServer(script) as server, Client(server.url) as client:
         with pytest.raises(ServerFailed, match="engine died"):
-            verify(client, ToyReference(), ["bad", "silent"], concurrency=2)
+            judged(client, ToyReference(), ["bad", "silent"], concurrency=2)
         assert [asked.was_cancelled() for asked in server.asked if asked.prompt == "silent"] == [True]
 
 
-def test_the_default_prompts_are_20_different_ones() -> None:
-    assert len(set(DEFAULT_PROMPTS)) == len(DEFAULT_PROMPTS) == 20
+def test_the_default_prompts_are_64_different_ones() -> None:
+    assert len(set(DEFAULT_PROMPTS)) == len(DEFAULT_PROMPTS) == 64
 
 
 def test_prompts_are_read_from_lines_and_from_json_lines(tmp_path: Path) -> None:
@@ -348,10 +324,9 @@ def test_one_pass_over_an_answer_chooses_what_generate_chose(
     demo_reference: HuggingFaceReference, demo_answers: dict[str, list[int]]
 ) -> None:
     for prompt, ids in demo_answers.items():
-        choices = demo_reference.choices(demo_reference.encode(prompt), ids)
-        assert [choice.token_id for choice in choices[:-1]] == ids
-        assert len(choices) == len(ids) + 1
-        assert all(choice.margin >= 0 and choice.runner_up_id != choice.token_id for choice in choices)
+        logits = demo_reference.logits(demo_reference.encode(prompt), ids)
+        assert logits.shape == (len(ids) + 1, demo_reference.vocab_size)
+        assert logits.argmax(-1).tolist()[:-1] == ids
 
 
 def test_the_reference_knows_its_vocabulary_and_its_end(demo_reference: HuggingFaceReference) -> None:
@@ -401,6 +376,9 @@ def demo_prompts(tmp_path: Path) -> Path:
     return path
 
 
+GREEDY = ("--max-tokens", 8, "--part", "greedy", "--dtype", "float32")
+
+
 class DemoServer(ScriptedServer):
     """A double that serves given answers of the demo target, in two deltas."""
 
@@ -420,16 +398,17 @@ def test_an_honest_server_is_exit_code_0(
     run: Run, demo_pair: Path, demo_reference: Any, demo_answers: Any, demo_prompts: Path
 ) -> None:
     with DemoServer(demo_answers, demo_reference) as server:
-        args = [server.url, "--reference", demo_pair / "target", "--prompts", demo_prompts, "--max-tokens", 8]
+        args = [server.url, "--reference", demo_pair / "target", "--prompts", demo_prompts, *GREEDY]
         code, out, _ = run(*args, "--num-draft-tokens", "0-1,4")
         assert code == 0
-        assert "all equal; reference:" in out
-        assert [line.split()[1:8:2] for line in out.splitlines() if line[:1] in "│|" and "3" in line] == [
-            [drafts, "3", "24", "3"] for drafts in "014"
+        assert "no defect in 18 findings; judged as float32; reference:" in out
+        rows = [line.split("│")[1:6] for line in out.splitlines() if line[:1] == "│"]
+        assert [[cell.strip() for cell in row] for row in rows] == [
+            [drafts, "6", "48", "6", "0"] for drafts in "014"
         ]
         code, out, err = run(*args, "--num-draft-tokens", "2", "--json")
     report = json.loads(out)
-    assert (code, report["ok"], len(report["cases"]), err) == (0, True, 3, "")
+    assert (code, report["ok"], len(report["cases"]), err) == (0, True, 6, "")
     assert report["cases"][0]["token_ids"] == demo_answers[DEMO_PROMPTS[0]]
 
 
@@ -439,17 +418,19 @@ def test_a_lying_server_is_exit_code_3_and_the_lie_is_shown(
     right = demo_answers[DEMO_PROMPTS[1]]
     wrong = [*right[:5], (right[5] + 1) % 4096, *right[6:]]
     with DemoServer({**demo_answers, DEMO_PROMPTS[1]: wrong}, demo_reference) as server:
-        args = [server.url, "--reference", demo_pair / "target", "--prompts", demo_prompts, "--max-tokens", 8]
+        args = [server.url, "--reference", demo_pair / "target", "--prompts", demo_prompts, *GREEDY]
         code, out, _ = run(*args, "--num-draft-tokens", "4")
         code_json, out_json, _ = run(*args, "--num-draft-tokens", "4", "--json")
     decode = demo_reference.decode
     assert (code, code_json) == (3, 3)
-    assert "1 of 3 answers differ" in out
+    assert "2 of 6 findings are defects" in out
     served, expected = (f"{decode([ids[5]])!r} ({ids[5]})" for ids in (wrong, right))
     before = decode([*demo_reference.encode(DEMO_PROMPTS[1]), *right[:5]])[-40:]
     assert f"'import os\\n' with 4 draft tokens: position 5 after {before!r}: served {served}, " in out
     assert f"the reference says {expected}, " in out
-    difference = json.loads(out_json)["cases"][1]["difference"]
+    (difference,) = json.loads(out_json)["cases"][1]["differences"]
+    assert difference["verdict"] == "defect"
+    assert difference["gap"] > difference["bound"] > 0
     assert (difference["position"], difference["served"]["id"], difference["expected"]["id"]) == (
         5,
         wrong[5],
@@ -475,9 +456,10 @@ def test_what_cannot_be_verified_is_exit_code_1(run: Run, demo_pair: Path, tmp_p
     ("args", "message"),
     [
         (["localhost:8001"], "is no folder; for a running server pass --reference HF_DIR"),
-        (["x", "--num-draft-tokens", "8-0"], "found '8-0', expected lengths like 4, 0,3,5 or 0-8"),
+        (["x", "--num-draft-tokens", "8-0"], "found '8-0', expected lengths like 4, 0,3,5, 0-8 or auto"),
         (["x", "--num-draft-tokens", "two"], "found 'two', expected lengths"),
         (["x", "--num-draft-tokens", "-1"], "found '-1', expected lengths"),
+        (["x", "--num-draft-tokens", "auto"], "expected 0,auto"),
         (["x", "--max-tokens", "0"], "0 is not in the range"),
     ],
 )
@@ -488,7 +470,7 @@ def test_wrong_usage_is_exit_code_2(run: Run, args: list[str], message: str) -> 
 
 
 def test_a_report_without_mismatches_is_ok() -> None:
-    assert VerifyReport("toy", ()).ok
+    assert VerifyReport("toy").ok
 
 
 def test_a_reference_that_is_cut_short_is_an_error_of_ours(demo_pair: Path, tmp_path: Path) -> None:

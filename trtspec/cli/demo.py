@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trtspec.client import Client
 
 PROMPT = "def read_lines(path):\n    "
+VERIFIED_PROMPTS = 20
 SPEED_DRAFT_LENGTHS = (0, 3, 5)
 SPEED_RUNS = 5
 SPEED_TOKENS = 128
@@ -52,9 +53,7 @@ def command(ctx: click.Context, /, work: Path | None, max_tokens: int, as_json: 
     from trtspec.build.pair import build
     from trtspec.cli.verify import print_report
     from trtspec.client import Client
-    from trtspec.client.prompts import DEFAULT_PROMPTS
-    from trtspec.client.reference import HuggingFaceReference
-    from trtspec.client.verify import verify
+    from trtspec.client.verify import DEFAULT_PROMPTS, HuggingFaceReference, Settings, verify
     from trtspec.triton_repo.repository import write_repository
     from trtspec.triton_repo.server import FREE_PORTS, serve
 
@@ -75,10 +74,13 @@ def command(ctx: click.Context, /, work: Path | None, max_tokens: int, as_json: 
             say("4. stream an answer")
             if not as_json:
                 _stream(client)
-            prompts = len(DEFAULT_PROMPTS)
-            say(f"5. verify {prompts} prompts against Hugging Face, without and with 1 to 8 draft tokens")
+            prompts = DEFAULT_PROMPTS[:VERIFIED_PROMPTS]
+            say(
+                f"5. verify {len(prompts)} prompts against Hugging Face, without and with 1 to 8 draft tokens"
+            )
             reference = HuggingFaceReference(pair.target, pair.tokenizer)
-            report = verify(client, reference, DEFAULT_PROMPTS, range(9), max_tokens=max_tokens)
+            settings = Settings(prompts, range(9), max_tokens=max_tokens, alone=0, parts=("greedy",))
+            report = verify(client, reference, settings)
             if not as_json:
                 print_report(report)
             say(f"6. time one stream of {SPEED_TOKENS} tokens, median of {SPEED_RUNS} interleaved runs")

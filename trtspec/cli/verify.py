@@ -3,39 +3,53 @@
 from __future__ import annotations
 
 import json
+import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from trtspec.cli import EXIT_MISMATCH
+from trtspec.cli import EXIT_MISMATCH, EXIT_SIGNAL
 
 if TYPE_CHECKING:
-    from trtspec.client.verify import Case, VerifyReport
+    from rich.table import Table
+
+    from trtspec.client.verify import Case, Dtype, Finding, Part, VerifyReport
     from trtspec.engines.pair import EnginePair
 
 # What a running server is asked up to: it does not say what its engines were built for.
 MAX_DRAFT_TOKENS = 8
+# The names of trtspec.client.verify, which is not imported for --help.
+AUTO = -1
+PART_NAMES = ("reference", "greedy", "log-probs", "options", "sampling")
+DTYPE_NAMES = ("float32", "float16", "bfloat16", "fp8")
 
 
 def _draft_lengths(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
-    """Read "4", "0,3,5", "0-8" and mixtures of them."""
+    """Read "4", "0,3,5", "0-8", "auto" and mixtures of them."""
     if value is None:
         return None
     lengths: set[int] = set()
     for part in value.split(","):
         first, dash, last = part.partition("-")
+        if part == "auto":
+            lengths.add(AUTO)
+            continue
         if not first.isdecimal() or (dash and not last.isdecimal()) or int(last or first) < int(first):
-            raise click.BadParameter(f"found {value!r}, expected lengths like 4, 0,3,5 or 0-8", ctx, param)
+            expected = "expected lengths like 4, 0,3,5, 0-8 or auto"
+            raise click.BadParameter(f"found {value!r}, {expected}", ctx, param)
         lengths.update(range(int(first), int(last or first) + 1))
-    return tuple(sorted(lengths))
+    if lengths == {AUTO}:
+        raise click.BadParameter("auto alone says of no length that it is right; expected 0,auto", ctx, param)
+    return tuple(sorted(lengths, key=lambda n: (n == AUTO, n)))
 
 
-@click.command(epilog="Exit codes: 0 all equal, 1 could not, 2 wrong usage, 3 a difference was found.")
+@click.command(
+    epilog="Exit codes: 0 no defect, 1 could not, 2 wrong usage, 3 a defect was found, 130 stopped by Ctrl-C."
+)
 @click.argument("pair_or_url")
 @click.option(
     "--reference",
@@ -45,18 +59,39 @@ def _draft_lengths(ctx: click.Context, param: click.Parameter, value: str | None
 @click.option(
     "--prompts",
     type=click.Path(path_type=Path),
-    help="File of prompts, one a line, or .jsonl; a default set of 20 otherwise.",
+    help="File of prompts, one a line, or .jsonl; a default set of 64 otherwise.",
+)
+@click.option(
+    "--part",
+    "parts",
+    multiple=True,
+    type=click.Choice(PART_NAMES),
+    help="Look at this part only; may be given several times. All otherwise.",
 )
 @click.option(
     "--num-draft-tokens",
     callback=_draft_lengths,
-    help="Draft lengths to ask with, such as 0,3,5; otherwise all that a pair was built for.",
+    help="Draft lengths to ask with, such as 0,3,auto; otherwise all that a pair was built for.",
 )
 @click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Tokens an answer.")
 @click.option(
     "--concurrency", type=click.IntRange(1), default=4, show_default=True, help="Answers at a time."
 )
+@click.option(
+    "--dtype",
+    type=click.Choice(DTYPE_NAMES),
+    help="What the engine computes in, which decides what is a tie; otherwise as the pair says, or the "
+    "reference's checkpoint.",
+)
+@click.option(
+    "--draws", type=click.IntRange(40), default=200, show_default=True, help="Sampled answers a prompt."
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the seeds sent.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML to this file.")
+@click.option(
+    "--html", type=click.Path(path_type=Path), help="Write a page that needs nothing else to this file."
+)
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -64,26 +99,35 @@ def command(
     pair_or_url: str,
     reference: Path | None,
     prompts: Path | None,
-    num_draft_tokens: tuple[int, ...] | None,
-    max_tokens: int,
-    concurrency: int,
     as_json: bool,
+    junit: Path | None,
+    html: Path | None,
+    dtype: Dtype | None,
+    num_draft_tokens: tuple[int, ...] | None,
+    parts: tuple[Part, ...],
+    **numbers: int,
 ) -> None:
-    """Compare what is served with Hugging Face, token by token.
+    """Compare what is served with Hugging Face: answers, log-probs, options, sampling.
 
     PAIR_OR_URL is an engine pair, for which a server is started and stopped, or the gRPC address
     (host:port) of a running one. Every prompt is asked greedily with each draft length; the
-    reference, in float32, reads each answer and says where it would have gone another way.
+    reference, in float32, reads each answer and says where it would have gone another way. Sampled
+    answers are tested for having the reference's distribution.
 
     \b
     Example:
       trtspec verify work/pair
-      trtspec verify localhost:8001 --reference checkpoints/target --num-draft-tokens 0,4
+      trtspec verify localhost:8001 --reference checkpoints/target --num-draft-tokens 0,4 --html report.html
     """
     from trtspec.client import Client
-    from trtspec.client.prompts import DEFAULT_PROMPTS, read_prompts
-    from trtspec.client.reference import HuggingFaceReference
-    from trtspec.client.verify import verify
+    from trtspec.client.verify import (
+        DEFAULT_PROMPTS,
+        PARTS,
+        HuggingFaceReference,
+        Settings,
+        Verification,
+        read_prompts,
+    )
 
     pair = _open(pair_or_url)
     if reference:
@@ -92,23 +136,43 @@ def command(
         trusted = HuggingFaceReference(pair.target, pair.tokenizer)
     else:
         raise click.UsageError(f"{pair_or_url!r} is no folder; for a running server pass --reference HF_DIR")
-    texts = read_prompts(prompts) if prompts else DEFAULT_PROMPTS
     limit = pair.manifest.target.settings.max_draft_len if pair else MAX_DRAFT_TOKENS
+    settings = Settings(
+        prompts=read_prompts(prompts) if prompts else DEFAULT_PROMPTS,
+        num_draft_tokens=num_draft_tokens or (*range(limit + 1), AUTO),
+        dtype=dtype or (_dtype_of(pair) if pair else trusted.dtype),
+        parts=parts or PARTS,
+        **numbers,
+    )
     with _served(pair) if pair else nullcontext(pair_or_url) as url, Client(url) as client:
-        report = verify(
-            client,
-            trusted,
-            texts,
-            num_draft_tokens or range(limit + 1),
-            max_tokens=max_tokens,
-            concurrency=concurrency,
-        )
+        verification = Verification(client, trusted, settings)
+        with suppress(KeyboardInterrupt):
+            verification.run()
+    report = verification.report
+    _write(report, junit, html)
     if as_json:
-        click.echo(json.dumps(_as_dict(report)))
+        click.echo(json.dumps(report.as_dict()))
     else:
         print_report(report)
+    if not report.complete:
+        ctx.exit(EXIT_SIGNAL + signal.SIGINT)
     if not report.ok:
         ctx.exit(EXIT_MISMATCH)
+
+
+def _write(report: VerifyReport, junit: Path | None, html: Path | None) -> None:
+    from trtspec.client.verify.html import to_html
+    from trtspec.client.verify.junit import to_junit
+
+    if junit:
+        junit.write_text(to_junit(report), encoding="utf-8")
+    if html:
+        html.write_text(to_html(report), encoding="utf-8")
+
+
+def _dtype_of(pair: EnginePair) -> Dtype:
+    target = pair.manifest.target
+    return "fp8" if target.quantization else target.settings.dtype
 
 
 def _open(pair_or_url: str) -> EnginePair | None:
@@ -132,28 +196,62 @@ def _served(pair: EnginePair) -> Iterator[str]:
             yield server.grpc_url
 
 
-def _as_dict(report: VerifyReport) -> dict[str, Any]:
-    return {
-        "ok": report.ok,
-        **asdict(report),
-        "cases": [asdict(case) | {"ok": case.ok} for case in report.cases],
-    }
-
-
 def print_report(report: VerifyReport) -> None:
+    """Print tables of the greedy answers and of the other parts, defects, ties and the verdict."""
     from rich.console import Console
+
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    if report.cases:
+        console.print(_greedy_table(report))
+    if report.others:
+        console.print(_parts_table(report))
+    for finding in report.findings:
+        if finding.verdict == "defect":
+            console.print(f"{finding.part}: {finding.name}: {finding.detail}")
+    console.print(_verdict(report))
+
+
+def _verdict(report: VerifyReport) -> str:
+    defects = sum(finding.verdict == "defect" for finding in report.findings)
+    looked = len(report.findings)
+    said = f"{defects} of {looked} findings are defects" if defects else f"no defect in {looked} findings"
+    stopped = "" if report.complete else "stopped before the end; "
+    return f"{stopped}{said}; judged as {report.judged_as}; reference: {report.reference}"
+
+
+def _greedy_table(report: VerifyReport) -> Table:
     from rich.table import Table
 
-    table = Table("draft tokens", "prompts", "tokens", "equal", "tokens a target call", "acceptance")
+    columns = ("draft tokens", "answers", "tokens", "right", "ties", "tokens a target call", "acceptance")
+    table = Table(*columns)
     for num_draft_tokens in dict.fromkeys(case.num_draft_tokens for case in report.cases):
         cases = [case for case in report.cases if case.num_draft_tokens == num_draft_tokens]
         table.add_row(*_row(num_draft_tokens, cases))
-    console = Console(soft_wrap=True, highlight=False, markup=False)
-    console.print(table)
-    for case in report.mismatches:
-        console.print(_describe(case))
-    verdict = "all equal" if report.ok else f"{len(report.mismatches)} of {len(report.cases)} answers differ"
-    console.print(f"{verdict}; reference: {report.reference}")
+    return table
+
+
+def _parts_table(report: VerifyReport) -> Table:
+    from rich.table import Table
+
+    table = Table("part", "findings", "ok", "skipped", "defects", "")
+    for part in dict.fromkeys(finding.part for finding in report.others):
+        found = [finding for finding in report.others if finding.part == part]
+        counts = [sum(f.verdict == verdict for f in found) for verdict in ("ok", "skipped", "defect")]
+        table.add_row(part, str(len(found)), *map(str, counts), _remark(found))
+    return table
+
+
+def _remark(found: list[Finding]) -> str:
+    """What a part can see at best: the smallest deviation of a distribution, the largest error."""
+    names = {
+        "detectable_tv": "finds a total variation of {:.3f}",
+        "largest_error": "largest error {:.2g}",
+    }
+    for key, words in names.items():
+        values = [finding.numbers[key] for finding in found if key in finding.numbers]
+        if values:
+            return words.format(min(values) if key == "detectable_tv" else max(values))
+    return ""
 
 
 def _row(num_draft_tokens: int, cases: list[Case]) -> tuple[str, ...]:
@@ -163,27 +261,11 @@ def _row(num_draft_tokens: int, cases: list[Case]) -> tuple[str, ...]:
         for count in ("rounds", "proposed", "accepted")
     )
     return (
-        str(num_draft_tokens),
+        "auto" if num_draft_tokens == AUTO else str(num_draft_tokens),
         str(len(cases)),
         str(sum(len(case.token_ids) for case in cases)),
         str(sum(case.ok for case in cases)),
+        str(sum(case.ties for case in cases)),
         f"{1 + accepted / rounds:.2f}" if rounds else "",
         f"{accepted / proposed:.0%}" if proposed else "",
-    )
-
-
-def _describe(case: Case) -> str:
-    where = f"{case.prompt[:40]!r} with {case.num_draft_tokens} draft tokens"
-    if not (difference := case.difference):
-        return (
-            f"{where}: the server read {case.prompt_tokens} prompt tokens, the reference "
-            f"{case.expected_prompt_tokens}; compare tokenizer and BOS rule"
-        )
-    served, expected = (
-        f"{token.text!r} ({token.id})" if token else "the end"
-        for token in (difference.served, difference.expected)
-    )
-    return (
-        f"{where}: position {difference.position} after {difference.before[-40:]!r}: served {served}, "
-        f"the reference says {expected}, {difference.margin:.3g} logits above its second choice"
     )

@@ -3,35 +3,10 @@
 from __future__ import annotations
 
 import json
+from importlib.resources import files
 from pathlib import Path
 
 from trtspec.client._errors import InvalidArgument
-
-# Python first, for code models and the demo pair; then prose and scripts of one to four bytes a
-# character, which a tokenizer cuts inside.
-DEFAULT_PROMPTS = (
-    "def fibonacci(n):\n    ",
-    "import os\nimport sys\n\n\ndef main(",
-    "class Stack:\n    def __init__(self):\n        self._items = []\n\n    def push(self",
-    "    try:\n        with open(path, encoding='utf-8') as file:\n            return file.read()\n"
-    "    except",
-    "for index, line in enumerate(lines):\n    if not line.strip():\n        ",
-    '"""Read a table from a file.\n\nThe first row holds the names of the columns.\n"""\n\nimport csv\n',
-    "def test_an_empty_list_has_no_largest_element(self):\n        with self.assertRaises(",
-    "async def handle(reader, writer):\n    data = await reader.readline()\n    ",
-    "@property\n    def name(self):\n        return self._name\n\n    @name.setter\n",
-    "SELECT name, COUNT(*) FROM orders WHERE total > 100 GROUP BY",
-    "int main(int argc, char **argv) {\n    if (argc < 2) {\n        ",
-    '{"name": "example", "version": "1.0.0", "dependencies": {',
-    "The capital of France is",
-    "Once upon a time, in a village by the sea, there lived",
-    "1, 1, 2, 3, 5, 8, 13,",
-    "Die Donau entspringt im Schwarzwald und mündet ins",
-    "Столица России — это",
-    "日本で一番高い山は",
-    "عاصمة مصر هي",
-    "Write three emoji that mean spring: 🌸🌱",
-)
 
 
 def read_prompts(path: Path) -> tuple[str, ...]:
@@ -64,3 +39,12 @@ def _prompt_of(line: str, where: str) -> str:
     if not isinstance(prompt, str) or not prompt:
         raise InvalidArgument(f'{where}: found {line[:60]}, expected a string or {{"prompt": "a string"}}')
     return prompt
+
+
+# Code first, in several languages; then prose and scripts of one to four bytes a character, which a
+# tokenizer cuts inside. The first 20 are those of `trtspec demo`.
+DEFAULT_PROMPTS: tuple[str, ...] = tuple(
+    json.loads(line)
+    for line in files("trtspec.client.verify").joinpath("prompts.jsonl").read_text("utf-8").split("\n")
+    if line
+)

@@ -1,0 +1,41 @@
+"""Is what is served the model it was made from? Answers of a running server against a reference.
+
+from trtspec.client import Client
+from trtspec.client.verify import HuggingFaceReference, Settings, verify
+
+with Client("localhost:8001") as client:
+    report = verify(client, HuggingFaceReference(folder), Settings(num_draft_tokens=range(6)))
+assert report.ok, report.mismatches
+"""
+
+from trtspec.client.verify.findings import Finding
+from trtspec.client.verify.greedy import Case, Difference, Judge, Token, compare_greedy
+from trtspec.client.verify.huggingface import HuggingFaceReference
+from trtspec.client.verify.noise import Noise
+from trtspec.client.verify.prompts import DEFAULT_PROMPTS, read_prompts
+from trtspec.client.verify.reference import DTYPES, Dtype, Reference
+from trtspec.client.verify.report import VerifyReport
+from trtspec.client.verify.verification import AUTO, PARTS, Part, Settings, Verification, verify
+
+__all__ = [
+    "AUTO",
+    "DEFAULT_PROMPTS",
+    "DTYPES",
+    "PARTS",
+    "Case",
+    "Difference",
+    "Dtype",
+    "Finding",
+    "HuggingFaceReference",
+    "Judge",
+    "Noise",
+    "Part",
+    "Reference",
+    "Settings",
+    "Token",
+    "Verification",
+    "VerifyReport",
+    "compare_greedy",
+    "read_prompts",
+    "verify",
+]

@@ -1,0 +1,196 @@
+"""All parts of a verification, in order, and what they have found so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from trtspec.client._client import Client
+from trtspec.client._errors import RequestRefused
+from trtspec.client.verify.findings import Finding
+from trtspec.client.verify.greedy import Case, Judge, compare_greedy
+from trtspec.client.verify.log_probs import compare_log_probs
+from trtspec.client.verify.noise import Noise
+from trtspec.client.verify.options import check_options
+from trtspec.client.verify.prompts import DEFAULT_PROMPTS
+from trtspec.client.verify.reference import Dtype, Reference
+from trtspec.client.verify.report import VerifyReport
+from trtspec.client.verify.sampling import SamplingPlan, judge_sampling
+from trtspec.client.verify.self_test import self_test
+
+Part = Literal["reference", "greedy", "log-probs", "options", "sampling"]
+PARTS: tuple[Part, ...] = get_args(Part)
+# A draft length that stands for "the server chooses".
+AUTO = -1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is asked, and how it is judged."""
+
+    prompts: Sequence[str] = DEFAULT_PROMPTS
+    # AUTO is left out where the server does not know it.
+    num_draft_tokens: Sequence[int] = (0,)
+    max_tokens: int = 64
+    concurrency: int = 4
+    # So many of the prompts are asked once more, each alone.
+    alone: int = 8
+    # What the engine computes in; decides what is a tie.
+    dtype: Dtype = "float32"
+    parts: Sequence[Part] = PARTS
+    # Draws for each prompt and way of accepting, and the prompts they are drawn for.
+    draws: int = 200
+    sampling_prompts: int = 6
+    option_prompts: int = 3
+    alarm_rate: float = 0.001
+    seed: int = 0
+
+
+class Verification:
+    """One verification; `report` is what it has found, also while it runs and after it was stopped."""
+
+    def __init__(
+        self,
+        client: Client,
+        reference: Reference,
+        settings: Settings,
+        *,
+        on_finding: Callable[[Finding | Case], None] = lambda found: None,
+    ) -> None:
+        self._client = client
+        self._reference = reference
+        self._settings = settings
+        self._on_finding = on_finding
+        self._judge = Judge(reference, Noise(settings.dtype, reference.layers, reference.width))
+        self._cases: list[Case] = []
+        self._others: list[Finding] = []
+        self._complete = False
+
+    @property
+    def report(self) -> VerifyReport:
+        return VerifyReport(
+            reference=self._reference.name,
+            about=self._reference.about,
+            judged_as=self._settings.dtype,
+            alarm_rate=self._settings.alarm_rate,
+            cases=tuple(self._cases),
+            others=tuple(self._others),
+            complete=self._complete,
+        )
+
+    def run(self) -> VerifyReport:
+        """Look at everything and return the report.
+
+        Raises:
+            CallFailed: when an answer did not come; what is under way is cancelled.
+        """
+        parts: dict[Part, Callable[[], None]] = {
+            "reference": self._prove_reference,
+            "greedy": self._compare_greedy,
+            "log-probs": self._compare_log_probs,
+            "options": self._check_options,
+            "sampling": self._judge_sampling,
+        }
+        self._lengths = self._known_lengths()
+        for part in PARTS:
+            if part in self._settings.parts:
+                parts[part]()
+        self._complete = True
+        return self.report
+
+    def _known_lengths(self) -> list[int]:
+        lengths = list(self._settings.num_draft_tokens)
+        if AUTO in lengths:
+            try:
+                self._client.generate(self._settings.prompts[0], max_tokens=1, num_draft_tokens=AUTO)
+            except RequestRefused:
+                lengths.remove(AUTO)
+        return lengths
+
+    def _prove_reference(self) -> None:
+        for finding in self_test(self._reference):
+            self._add(finding)
+
+    def _compare_greedy(self) -> None:
+        prompts, settings = self._settings.prompts, self._settings
+        runs = [(prompts, settings.concurrency)]
+        if settings.alone and settings.concurrency > 1:
+            runs.append((spread(prompts, settings.alone), 1))
+        for asked, concurrency in runs:
+            for case in compare_greedy(
+                self._client,
+                self._judge,
+                asked,
+                self._lengths,
+                max_tokens=settings.max_tokens,
+                concurrency=concurrency,
+            ):
+                self._cases.append(case)
+                self._on_finding(case)
+
+    def _compare_log_probs(self) -> None:
+        for finding in compare_log_probs(
+            self._client,
+            self._judge,
+            spread(self._settings.prompts, self._settings.alone or 1),
+            self._extremes,
+            max_tokens=self._settings.max_tokens,
+            concurrency=self._settings.concurrency,
+        ):
+            self._add(finding)
+
+    def _check_options(self) -> None:
+        prompts = spread(self._settings.prompts, self._settings.option_prompts)
+        for finding in check_options(self._client, self._judge, prompts, self._extremes):
+            self._add(finding)
+
+    def _judge_sampling(self) -> None:
+        settings = self._settings
+        if any(case.from_text for case in self._cases):
+            why = "the server sends no token ids (output_ids), and a distribution is one over tokens"
+            self._add(Finding("sampling", "all", "skipped", why))
+            return
+        plan = SamplingPlan(
+            draws=settings.draws,
+            num_draft_tokens=max(self._lengths),
+            alarm_rate=settings.alarm_rate,
+            seed=settings.seed,
+            concurrency=settings.concurrency,
+        )
+        prompts = [self._judge.prompt_ids(p) for p in spread(settings.prompts, settings.sampling_prompts)]
+        for finding in judge_sampling(self._client, self._reference, self._judge.noise, prompts, plan):
+            self._add(finding)
+
+    @property
+    def _extremes(self) -> list[int]:
+        """The shortest and the longest draft: what lies between is compared by greedy answers."""
+        return sorted({min(n for n in self._lengths if n != AUTO), max(self._lengths)})
+
+    def _add(self, finding: Finding) -> None:
+        self._others.append(finding)
+        self._on_finding(finding)
+
+
+def verify(
+    client: Client,
+    reference: Reference,
+    settings: Settings = Settings(),
+    *,
+    on_finding: Callable[[Finding | Case], None] = lambda found: None,
+) -> VerifyReport:
+    """Return whether what is served is the reference, with everything that was looked at.
+
+    Args:
+        on_finding: called with each finding and greedy case when it is there.
+
+    Raises:
+        CallFailed: when an answer did not come; what is under way is cancelled.
+    """
+    return Verification(client, reference, settings, on_finding=on_finding).run()
+
+
+def spread(prompts: Sequence[str], count: int) -> list[str]:
+    """Return so many of the prompts, evenly spread over the list."""
+    count = min(count, len(prompts))
+    return [prompts[n * len(prompts) // count] for n in range(count)]

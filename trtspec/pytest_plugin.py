@@ -1,0 +1,60 @@
+"""A pytest fixture for users: verify a running server, or an engine pair, in their own CI.
+
+    def test_what_is_served_is_the_model(trtspec_verify):
+        trtspec_verify("localhost:8001", reference="checkpoints/target", num_draft_tokens=range(6))
+
+pytest imports this module in every run where trtspec is installed: nothing of it, and neither numpy
+nor torch, is imported before the fixture is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from trtspec.client.verify import VerifyReport
+
+
+class TrtspecVerify(Protocol):
+    """What the fixture is."""
+
+    def __call__(
+        self, url: str, *, reference: str | Path, tokenizer: str | Path | None = None, **settings: Any
+    ) -> VerifyReport:
+        """Fail the test where what is served at `url` is not the reference; else return the report.
+
+        Args:
+            reference: Hugging Face folder that the engines were built from.
+            tokenizer: the folder of the tokenizer's files, where it is another.
+            settings: fields of `trtspec.client.verify.Settings`; the dtype is the checkpoint's otherwise.
+        """
+        ...
+
+
+@pytest.fixture
+def trtspec_verify() -> Iterator[TrtspecVerify]:
+    """Verify what is served against a Hugging Face checkpoint; see `TrtspecVerify`."""
+    with ExitStack() as open_clients:
+
+        def verify(
+            url: str, *, reference: str | Path, tokenizer: str | Path | None = None, **settings: Any
+        ) -> VerifyReport:
+            from trtspec.client import Client
+            from trtspec.client import verify as library
+
+            trusted = library.HuggingFaceReference(Path(reference), Path(tokenizer) if tokenizer else None)
+            client = open_clients.enter_context(Client(url))
+            chosen = library.Settings(**({"dtype": trusted.dtype} | settings))
+            report = library.verify(client, trusted, chosen)
+            defects = [finding for finding in report.findings if finding.verdict == "defect"]
+            if defects:
+                lines = "\n".join(f"{found.part}: {found.name}: {found.detail}" for found in defects)
+                pytest.fail(f"{url}: {len(defects)} of {len(report.findings)} findings are defects\n{lines}")
+            return report
+
+        yield verify
