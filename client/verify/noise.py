@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -53,7 +54,7 @@ class Noise:
     layers: int
     width: int
 
-    @property
+    @cached_property
     def relative(self) -> float:
         """ε: what a logit moves by, in standard deviations of its row."""
         sums = self.width if self.dtype == "float32" else 1
@@ -63,12 +64,20 @@ class Noise:
         return math.sqrt(variance / (8 * math.log(2)))
 
     def bound(self, logits_V: Row) -> float:
-        """Return by how much two logits of a row, or a log-prob of it, may differ more or less."""
-        finite_V = logits_V[np.isfinite(logits_V)].astype(np.float64)
-        stored = 2 * _ROUNDOFF[self.dtype] * float(np.abs(finite_V).max())
-        return _SIGMAS * math.sqrt(2) * self.relative * float(finite_V.std()) + stored
+        """Return by how much two logits of a row, or a log-prob of it, may be off."""
+        spread, largest = _extent(logits_V)
+        stored = 2 * _ROUNDOFF[self.dtype] * largest
+        return _SIGMAS * math.sqrt(2) * self.relative * spread + stored
 
     def kl(self, logits_V: Row) -> float:
         """Return the KL divergence that such noise makes on average, in nats: (ε s)² / 2."""
-        finite_V = logits_V[np.isfinite(logits_V)].astype(np.float64)
-        return (self.relative * float(finite_V.std())) ** 2 / 2
+        return (self.relative * _extent(logits_V)[0]) ** 2 / 2
+
+
+def _extent(logits_V: Row) -> tuple[float, float]:
+    """Return standard deviation and largest magnitude of the logits that are not masked."""
+    row_V = logits_V.astype(np.float64)
+    finite_V = row_V[np.isfinite(row_V)]
+    mean = finite_V.mean()
+    variance = float(np.dot(finite_V, finite_V)) / len(finite_V) - mean * mean
+    return math.sqrt(max(0.0, variance)), float(np.abs(finite_V).max())

@@ -6,8 +6,9 @@ seed of its own. What is tested, and which fault would show:
 - the counts of tokens after each prefix against the reference's probabilities after temperature,
   top-k and top-p (G-test): a draft that is believed too often, a wrong residual, an ignored option;
 - a token that top-k or top-p leaves out, drawn even once: a truncation that is not applied;
-- where in its distribution each draw lies (a uniform number, whatever the distribution) against the
-  draws before it in the answer and in the request before; how often a token comes again some
+- where in its distribution each draw lies, from the likeliest token to the least, which is a uniform
+  number whatever the distribution: on average, which shows what makes draws too safe or too wild; and
+  against the draws before it in the answer and in the request before; how often a token comes again some
   positions later; how often a whole continuation comes again: randomness that is used twice.
 
 The alarm rate is that of the whole set of tests for a server that is right (Holm).
@@ -39,6 +40,7 @@ from trtspec.client.verify.statistics import (
     excess_p_value,
     g_test,
     holm,
+    mean_p_value,
 )
 
 PART = "sampling"
@@ -222,10 +224,14 @@ def _independence(
 ) -> Iterator[_Hypothesis]:
     by_rank = [_places(one, tree, rng, ranked=True) for one, tree in zip(draws, trees, strict=True)]
     by_id = [_places(one, tree, rng, ranked=False) for one, tree in zip(draws, trees, strict=True)]
+    for number, rows in enumerate(by_rank, 1):
+        places = [place for row in rows for place in row]
+        detail = f"{len(places)} draws; {float(np.mean(places)):.3f} of the way down on average, 0.5 expected"
+        yield _Hypothesis(f"{mode}likely and unlikely tokens, prompt {number}", mean_p_value(places), detail)
     longest = max(len(answer) for one in draws for answer in one.answers)
     for lag in range(1, longest):
-        for order, places in (("rank", by_rank), ("id", by_id)):
-            pairs = [(row[n], row[n + lag]) for rows in places for row in rows for n in range(len(row) - lag)]
+        for order, placed in (("rank", by_rank), ("id", by_id)):
+            pairs = [(row[n], row[n + lag]) for rows in placed for row in rows for n in range(len(row) - lag)]
             yield _correlation(f"{mode}positions {lag} apart, by {order}", pairs)
         yield _comes_again(mode, lag, draws, trees)
     pairs = [

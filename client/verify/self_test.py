@@ -7,7 +7,7 @@ one pass over a text has to say what reading it token by token says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ KNOWN_LOGITS = (-2.0969511, -2.7934631, -2.2360783, -0.6749889)
 KNOWN_TOLERANCE = 1e-5
 
 
-def self_test(reference: Reference) -> Iterator[Finding]:
+def self_test(reference: Reference) -> Generator[Finding, None, None]:
     """Yield what the reference had to show, and who it is."""
     about = "; ".join(f"{name} {value}" for name, value in reference.about.items())
     yield Finding(PART, "identity", "ok", f"{reference.name}; {about}")

@@ -65,7 +65,7 @@ class GTest:
         def lacking(noncentrality: float) -> float:
             return float(ncx2.sf(critical, self.degrees, noncentrality)) - POWER
 
-        needed = brentq(lacking, none + 1e-9, none + 10 * (critical + 100))
+        needed = brentq(lacking, none + 1e-9, none + 10 * (critical + 100), xtol=0.1)
         return min(1.0, math.sqrt(float(needed) / self.draws) / 2)
 
 
@@ -115,13 +115,23 @@ def excess_p_value(hits: int, chances: Sequence[float]) -> float:
     return float(binom.sf(hits - 1, len(chances), mean / len(chances)))
 
 
+def mean_p_value(places: Sequence[float]) -> float:
+    """Return how likely a mean so far from 1/2 is for numbers that are uniform and independent."""
+    from scipy.stats import norm
+
+    if not places:
+        return 1.0
+    return float(2 * norm.sf(abs(float(np.sum(places)) - len(places) / 2) / math.sqrt(len(places) / 12)))
+
+
 def correlation_p_value(first: Sequence[float], second: Sequence[float]) -> float:
     """Return how likely so large a correlation is between numbers that are uniform and independent."""
     from scipy.stats import norm
 
     if not first:
         return 1.0
-    products = (np.asarray(first) - 0.5) * (np.asarray(second) - 0.5)
+    # Their own means, so that a distribution that is off does not look like dependence.
+    products = (np.asarray(first) - np.mean(first)) * (np.asarray(second) - np.mean(second))
     # Each product has mean 0 and variance 1/144.
     return float(2 * norm.sf(abs(float(products.sum())) * 12 / math.sqrt(len(products))))
 

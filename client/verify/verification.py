@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -85,17 +86,20 @@ class Verification:
         Raises:
             CallFailed: when an answer did not come; what is under way is cancelled.
         """
-        parts: dict[Part, Callable[[], None]] = {
-            "reference": self._prove_reference,
-            "greedy": self._compare_greedy,
-            "log-probs": self._compare_log_probs,
-            "options": self._check_options,
-            "sampling": self._judge_sampling,
+        parts: dict[Part, Callable[[], Generator[Finding | Case, None, None]]] = {
+            "reference": lambda: self_test(self._reference),
+            "greedy": self._greedy,
+            "log-probs": self._log_probs,
+            "options": self._options,
+            "sampling": self._sampling,
         }
         self._lengths = self._known_lengths()
         for part in PARTS:
             if part in self._settings.parts:
-                parts[part]()
+                # Closed on every way out, so that no answer stays under way.
+                with closing(parts[part]()) as found:
+                    for one in found:
+                        self._add(one)
         self._complete = True
         return self.report
 
@@ -108,48 +112,40 @@ class Verification:
                 lengths.remove(AUTO)
         return lengths
 
-    def _prove_reference(self) -> None:
-        for finding in self_test(self._reference):
-            self._add(finding)
-
-    def _compare_greedy(self) -> None:
-        prompts, settings = self._settings.prompts, self._settings
-        runs = [(prompts, settings.concurrency)]
+    def _greedy(self) -> Generator[Case, None, None]:
+        settings = self._settings
+        runs = [(settings.prompts, settings.concurrency)]
         if settings.alone and settings.concurrency > 1:
-            runs.append((spread(prompts, settings.alone), 1))
-        for asked, concurrency in runs:
-            for case in compare_greedy(
+            runs.append((spread(settings.prompts, settings.alone), 1))
+        for prompts, concurrency in runs:
+            yield from compare_greedy(
                 self._client,
                 self._judge,
-                asked,
+                prompts,
                 self._lengths,
                 max_tokens=settings.max_tokens,
                 concurrency=concurrency,
-            ):
-                self._cases.append(case)
-                self._on_finding(case)
+            )
 
-    def _compare_log_probs(self) -> None:
-        for finding in compare_log_probs(
+    def _log_probs(self) -> Generator[Finding, None, None]:
+        yield from compare_log_probs(
             self._client,
             self._judge,
             spread(self._settings.prompts, self._settings.alone or 1),
             self._extremes,
             max_tokens=self._settings.max_tokens,
             concurrency=self._settings.concurrency,
-        ):
-            self._add(finding)
+        )
 
-    def _check_options(self) -> None:
+    def _options(self) -> Generator[Finding, None, None]:
         prompts = spread(self._settings.prompts, self._settings.option_prompts)
-        for finding in check_options(self._client, self._judge, prompts, self._extremes):
-            self._add(finding)
+        yield from check_options(self._client, self._judge, prompts, self._extremes)
 
-    def _judge_sampling(self) -> None:
+    def _sampling(self) -> Generator[Finding, None, None]:
         settings = self._settings
         if any(case.from_text for case in self._cases):
             why = "the server sends no token ids (output_ids), and a distribution is one over tokens"
-            self._add(Finding("sampling", "all", "skipped", why))
+            yield Finding("sampling", "all", "skipped", why)
             return
         plan = SamplingPlan(
             draws=settings.draws,
@@ -159,17 +155,19 @@ class Verification:
             concurrency=settings.concurrency,
         )
         prompts = [self._judge.prompt_ids(p) for p in spread(settings.prompts, settings.sampling_prompts)]
-        for finding in judge_sampling(self._client, self._reference, self._judge.noise, prompts, plan):
-            self._add(finding)
+        yield from judge_sampling(self._client, self._reference, self._judge.noise, prompts, plan)
 
     @property
     def _extremes(self) -> list[int]:
         """The shortest and the longest draft: what lies between is compared by greedy answers."""
         return sorted({min(n for n in self._lengths if n != AUTO), max(self._lengths)})
 
-    def _add(self, finding: Finding) -> None:
-        self._others.append(finding)
-        self._on_finding(finding)
+    def _add(self, found: Finding | Case) -> None:
+        if isinstance(found, Case):
+            self._cases.append(found)
+        else:
+            self._others.append(found)
+        self._on_finding(found)
 
 
 def verify(

@@ -1,0 +1,567 @@
+"""verify, everything but greedy ids and sampling: noise, log-probs, options, text only, the reports."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted_server import Asked, ScriptedServer, Step, last
+from toy_reference import END, ToyReference, UndecidedReference
+
+from trtspec.client import Client, InferRequest, InferResponse, MockTransport, RequestRefused
+from trtspec.client.verify import (
+    AUTO,
+    DEFAULT_PROMPTS,
+    DTYPES,
+    PARTS,
+    Case,
+    Finding,
+    HuggingFaceReference,
+    Judge,
+    Noise,
+    Settings,
+    Verification,
+    VerifyReport,
+    verify,
+)
+from trtspec.client.verify.distribution import Shaping, Warp, log_probs
+from trtspec.client.verify.html import to_html
+from trtspec.client.verify.junit import to_junit
+from trtspec.client.verify.options import check_options
+from trtspec.client.verify.self_test import KNOWN_IDS, KNOWN_LOGITS, formula, known_answer, self_test
+
+EXACT = Noise("float32", 1, 1)
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+# Noise
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_the_bound_holds_for_transformers_in_that_dtype_and_is_not_idle(demo_pair: Path, dtype: str) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    ids = torch.tensor([[1, *range(40, 100)]])
+    rows = {}
+    for name in (dtype, "float64"):
+        options: Any = {"dtype": getattr(torch, name)}
+        model = AutoModelForCausalLM.from_pretrained(demo_pair / "target", **options)
+        with torch.inference_mode():
+            rows[name] = model(ids, use_cache=False).logits[0].double().numpy()
+    noise = Noise(dtype, 16, 256)  # type: ignore[arg-type]
+    # Of two logits: what they are off by together.
+    off = [np.ptp(a - b) for a, b in zip(rows[dtype], rows["float64"], strict=True)]
+    bounds = [noise.bound(row) for row in rows["float64"]]
+    # Over a whole vocabulary some pair is worse than the bound for one pair; chosen tokens are not.
+    best = rows["float64"].argmax(-1)
+    at_best = [abs((a - b)[i] - np.median(a - b)) for a, b, i in zip(*rows.values(), best, strict=True)]
+    assert all(value <= bound for value, bound in zip(at_best, bounds, strict=True))
+    assert max(off) > min(bounds) / 20
+
+
+def test_a_coarser_dtype_has_a_larger_bound() -> None:
+    row = np.random.default_rng(0).normal(0, 2, 1000)
+    bounds = [Noise(dtype, 32, 4096).bound(row) for dtype in ("float32", "float16", "bfloat16", "fp8")]
+    assert bounds == sorted(bounds)
+    assert bounds[0] < 0.01 < bounds[1] < bounds[2] < bounds[3] < 2
+    assert set(DTYPES) == {"float32", "float16", "bfloat16", "fp8"}
+
+
+def test_masked_logits_say_nothing_about_the_noise() -> None:
+    row = np.random.default_rng(0).normal(0, 2, 1000)
+    assert EXACT.bound(np.append(row, -np.inf)) == pytest.approx(EXACT.bound(row))
+
+
+# What the reference's logits become
+
+
+rows = st.lists(st.floats(-8, 8), min_size=2, max_size=30).map(np.array)
+
+
+@given(rows, st.floats(0.2, 3), st.integers(0, 35), st.floats(0.05, 1))
+def test_probabilities_are_those_of_hugging_faces_warpers(
+    row: np.ndarray[Any, Any], temperature: float, top_k: int, top_p: float
+) -> None:
+    import torch
+    from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+    scores = torch.tensor(row)[None]
+    scores = TemperatureLogitsWarper(temperature)(None, scores)
+    if top_k:
+        scores = TopKLogitsWarper(top_k)(None, scores)
+    expected = TopPLogitsWarper(top_p)(None, scores) if top_p < 1 else scores
+    p_V, allowed_V = Warp(temperature, top_k, top_p).probabilities(row)
+    kept = (expected[0] > -math.inf).numpy()
+    # A sum that meets top_p in its last bit may fall to either side, and equal logits may swap.
+    if kept.sum() == (p_V > 0).sum():
+        np.testing.assert_allclose(np.sort(p_V), np.sort(expected[0].softmax(-1).numpy()), atol=1e-9)
+    else:
+        assert abs(int(kept.sum()) - int((p_V > 0).sum())) <= int((row == row[p_V > 0].min()).sum()) + 1
+    assert allowed_V[p_V > 0].all()
+
+
+def test_a_token_that_noise_lifts_over_the_edge_may_be_drawn() -> None:
+    row = np.array([2.0, 1.0, 0.99, -5.0])
+    assert Warp(top_k=2).probabilities(row)[1].tolist() == [True, True, False, False]
+    p_V, allowed_V = Warp(top_k=2).probabilities(row, slack=0.02)
+    assert (p_V[2], allowed_V.tolist()) == (0, [True, True, True, False])
+
+
+def test_shaping_does_what_each_option_says() -> None:
+    row = np.array([3.0, -2.0, 1.0, 0.5])
+    history = [1, 2, 0, 0]
+    assert Shaping(bias={2: 1.5}).apply(row, history, 2).tolist() == [3, -2, 2.5, 0.5]
+    assert Shaping(repetition_penalty=2).apply(row, history, 2).tolist() == [1.5, -4, 0.5, 0.5]
+    # The last two ids are the answer's.
+    assert Shaping(presence_penalty=1).apply(row, history, 2).tolist() == [2, -2, 1, 0.5]
+    assert Shaping(frequency_penalty=1).apply(row, history, 2).tolist() == [1, -2, 1, 0.5]
+    assert Shaping(bad_words=[[0, 3], [2, 1], [2]]).apply(row, history, 2).tolist() == [
+        3,
+        -2,
+        -math.inf,
+        -math.inf,
+    ]
+    ends = Shaping(min_tokens=3, end_ids=frozenset({0}))
+    assert ends.apply(row, history, 2)[0] == -math.inf
+    assert ends.apply(row, history, 3)[0] == 3
+    assert row.tolist() == [3, -2, 1, 0.5]
+
+
+# A server made from the toy reference, with every option; faults are put into it
+
+
+class ToyServer:
+    """A double of a server: greedy, one token after the other, text as NVIDIA's or ids as ours."""
+
+    def __init__(self, ignores: str = "", *, text_only: bool = False, log_prob_offset: float = 0.0) -> None:
+        self.reference = ToyReference()
+        self.reference.runner_up = 0.8
+        self._ignores = ignores
+        self._text_only = text_only
+        self._offset = log_prob_offset
+
+    def client(self) -> Client:
+        return Client(transport=MockTransport(self))
+
+    def __call__(self, request: InferRequest) -> Iterator[InferResponse]:
+        inputs = {name: array for name, array in request.inputs.items() if name != self._ignores}
+        if int(inputs["num_draft_tokens"][0, 0]) < 0:
+            raise RequestRefused("no such draft length", request_id=request.id)
+        prompt = self.reference.encode(inputs["text_input"].item().decode())
+        ids, scores, finish, text, stop = self._answer(prompt, inputs)
+        outputs: Arrays = {"text_output": np.array([[text.encode()]], object)}
+        if not self._text_only:
+            outputs |= {
+                "output_ids": np.array([ids], np.int32),
+                "finish_reason": np.array([[finish.encode()]], object),
+                "stop_reason": np.array([[stop.encode()]], object),
+            }
+            if "return_log_probs" in inputs:
+                outputs["output_log_probs"] = np.array([[scores]], np.float32) + self._offset
+        yield InferResponse(outputs, final=True)
+
+    def _answer(self, prompt: list[int], inputs: Any) -> tuple[list[int], list[float], str, str, str]:
+        def given(name: str, default: float) -> Any:
+            return inputs[name].ravel()[0] if name in inputs else default
+
+        def words(name: str) -> list[str]:
+            return [word.decode() for word in inputs[name].ravel()] if name in inputs else []
+
+        encode = self.reference.encode
+        weights = inputs.get("embedding_bias_weights", np.zeros((1, 0))).ravel()
+        biased = zip(words("embedding_bias_words"), weights, strict=False)
+        end = int(given("end_id", END))
+        shaping = Shaping(
+            bias={i: w for word, w in biased for i in encode(word)},
+            repetition_penalty=float(given("repetition_penalty", 1)),
+            presence_penalty=float(given("presence_penalty", 0)),
+            frequency_penalty=float(given("frequency_penalty", 0)),
+            bad_words=[v for w in words("bad_words") for v in (encode(w), encode(f" {w}"))],
+            min_tokens=int(given("min_tokens", 0)),
+            end_ids=frozenset({end}),
+        )
+        sampled = float(given("temperature", 0)) > 0
+        rng = np.random.default_rng(int(given("seed", 0)))
+        ids: list[int] = []
+        scores: list[float] = []
+        while len(ids) < int(given("max_tokens", 0)):
+            row = self.reference.logits([*prompt, *ids], ())[0]
+            shaped = shaping.apply(row, [*prompt, *ids], len(ids))
+            noise = rng.gumbel(size=len(row)) if sampled else 0
+            ids.append(int((shaped + noise).argmax()))
+            scores.append(float(log_probs(row)[ids[-1]]))
+            text = self.reference.decode(ids)
+            for stop in words("stop_words"):
+                if stop in text:
+                    kept = text.index(stop)
+                    return ids[:kept], scores[:kept], "stop", text[:kept], stop
+            if ids[-1] == end:
+                return ids, scores, "stop", text if not self._text_only else text[:-1], ""
+        return ids, scores, "length", self.reference.decode(ids), ""
+
+
+# Those with long answers.
+PROMPTS = [
+    p
+    for p in ("abc", "fade", "bed", "cab", "deaf", "face", "ab", "dd")
+    if len(ToyReference().answer(p, 24)) > 12
+][:3]
+
+
+def option_findings(server: ToyServer) -> dict[str, Finding]:
+    judge = Judge(server.reference, EXACT)
+    found = check_options(server.client(), judge, PROMPTS, [0])
+    return {finding.name.removesuffix(", 0 draft tokens"): finding for finding in found}
+
+
+def test_options_that_work_are_found_to_work() -> None:
+    verdicts = {name: finding.verdict for name, finding in option_findings(ToyServer()).items()}
+    assert len(PROMPTS) == 3
+    # The toy writes words of letters that it does not part by spaces.
+    assert set(verdicts.values()) <= {"ok", "skipped"}
+    assert [name for name, verdict in verdicts.items() if verdict == "skipped"] == []
+
+
+@pytest.mark.parametrize(
+    ("ignored", "shown_by"),
+    [
+        ("stop_words", "stop_words"),
+        ("end_id", "end_id"),
+        ("min_tokens", "min_tokens"),
+        ("bad_words", "bad_words"),
+        ("embedding_bias_weights", "embedding_bias"),
+        ("repetition_penalty", "repetition_penalty"),
+        ("presence_penalty", "presence_penalty"),
+        ("frequency_penalty", "frequency_penalty"),
+        ("seed", "seed"),
+        ("return_log_probs", "return_log_probs"),
+    ],
+)
+def test_an_option_that_is_ignored_is_a_defect(ignored: str, shown_by: str) -> None:
+    found = option_findings(ToyServer(ignored))
+    assert {name for name, finding in found.items() if finding.verdict == "defect"} == {
+        shown_by,
+        *(("min_tokens",) if ignored == "end_id" else ()),
+    }
+
+
+SETTINGS = Settings(
+    prompts=PROMPTS,
+    num_draft_tokens=(0, 2, AUTO),
+    max_tokens=16,
+    alone=2,
+    parts=("reference", "greedy", "log-probs"),
+)
+
+
+def test_a_right_server_passes_and_a_length_it_does_not_know_is_left_out() -> None:
+    server = ToyServer()
+    report = verify(server.client(), server.reference, SETTINGS)
+    assert (report.ok, report.complete) == (True, True)
+    assert [(case.num_draft_tokens, case.alone) for case in report.cases] == [
+        *([(0, False)] * 3 + [(2, False)] * 3),
+        *([(0, True)] * 2 + [(2, True)] * 2),
+    ]
+    assert {finding.part for finding in report.others} == {"reference", "log-probs"}
+
+
+def test_log_probs_that_are_off_by_more_than_noise_are_a_defect() -> None:
+    server = ToyServer(log_prob_offset=1e-3)
+    report = verify(server.client(), server.reference, SETTINGS)
+    assert {finding.part for finding in report.findings if finding.verdict == "defect"} == {"log-probs"}
+    assert "off by 0.001" in next(f.detail for f in report.others if f.verdict == "defect")
+
+
+def test_log_probs_that_are_no_numbers_are_a_defect() -> None:
+    server = ToyServer(log_prob_offset=math.nan)
+    report = verify(server.client(), server.reference, SETTINGS)
+    assert all(f.verdict == "defect" for f in report.others if f.part == "log-probs")
+
+
+# NVIDIA's model: text, no ids
+
+
+def text_only_case(reference: ToyReference, text: str, prompt: str) -> Case:
+    def handler(request: InferRequest) -> Iterator[InferResponse]:
+        yield InferResponse({"text_output": np.array([[text.encode()]], object)}, final=True)
+
+    client = Client(transport=MockTransport(handler))
+    settings = Settings([prompt], max_tokens=12, parts=("greedy",), alone=0)
+    return verify(client, reference, settings).cases[0]
+
+
+def test_a_text_without_ids_is_read_along_the_reference() -> None:
+    server = ToyServer(text_only=True)
+    report = verify(server.client(), server.reference, Settings(PROMPTS, (0, 2), max_tokens=16))
+    assert report.ok, [f for f in report.findings if f.verdict == "defect"]
+    assert all(case.from_text for case in report.cases)
+    skipped = {finding.part for finding in report.others if finding.verdict == "skipped"}
+    assert skipped == {"log-probs", "options", "sampling"}
+
+
+@given(st.data())
+def test_one_wrong_letter_of_a_text_is_found_where_it_is(data: st.DataObject) -> None:
+    reference = ToyReference()
+    text = reference.decode(reference.answer(PROMPTS[0], 12))
+    position = data.draw(st.integers(0, len(text) - 1))
+    wrong = data.draw(st.sampled_from([letter for letter in "abcdef" if letter != text[position]]))
+    case = text_only_case(reference, text[:position] + wrong + text[position + 1 :], PROMPTS[0])
+    assert case.defect is not None
+    assert case.defect.position == position
+
+
+class PairReference(ToyReference):
+    """Knows "ab" as one token as well, 7, and means it wherever it says a and then b."""
+
+    vocab_size = 8
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        return super().encode(text)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return "".join("ab" if i == 7 else "·abcdef"[i] for i in token_ids)
+
+    def logits(self, prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> Any:
+        narrow = np.zeros((len(answer_ids) + 1, 8))
+        for n in range(len(narrow)):
+            seen = [*prompt_ids, *answer_ids[:n]]
+            narrow[n, 7 if len(seen) % 3 == 0 else self.next_token(seen)] = 1.0
+        return narrow
+
+
+def test_a_text_that_the_tokenizer_would_cut_otherwise_is_no_difference() -> None:
+    reference, ids = PairReference(), list[int]()
+    while len(ids) < 12:
+        ids.append(int(reference.logits([1, 2, 3, *ids], ())[0].argmax()))
+    assert 7 in ids
+    assert reference.encode(reference.decode(ids)) != ids
+    case = text_only_case(reference, reference.decode(ids), "abc")
+    assert case.ok
+    assert list(case.token_ids) == ids
+
+
+# The reference
+
+
+def test_the_known_answer_is_what_a_llama_is_defined_to_say() -> None:
+    np.testing.assert_allclose(llama_by_hand(), KNOWN_LOGITS, atol=1e-6)
+    assert known_answer().verdict == "ok"
+
+
+def llama_by_hand() -> np.ndarray[Any, Any]:
+    """Two layers, two heads of four that share keys and values, in numpy and float64."""
+
+    def w(name: str, *shape: int) -> np.ndarray[Any, Any]:
+        return formula(f"{name}.weight", shape).astype(np.float64)
+
+    def norm(x: np.ndarray[Any, Any], name: str) -> Any:
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * w(name, 8)
+
+    x = w("model.embed_tokens", 8, 8)[list(KNOWN_IDS)]
+    angles = np.arange(len(x))[:, None] * 10000.0 ** (-np.arange(0, 4, 2) / 4)
+    cos, sin = np.tile(np.cos(angles), 2), np.tile(np.sin(angles), 2)
+
+    def rotated(x: np.ndarray[Any, Any]) -> Any:
+        return x * cos + np.concatenate([-x[:, 2:], x[:, :2]], -1) * sin
+
+    for layer in ("model.layers.0", "model.layers.1"):
+        h = norm(x, f"{layer}.input_layernorm")
+        q = h @ w(f"{layer}.self_attn.q_proj", 8, 8).T
+        k, v = (h @ w(f"{layer}.self_attn.{name}_proj", 4, 8).T for name in "kv")
+        heads = []
+        for head in (q[:, :4], q[:, 4:]):
+            scores = rotated(head) @ rotated(k).T / 2
+            scores[np.triu_indices(len(x), 1)] = -np.inf
+            weights = np.exp(scores)
+            heads.append(weights / weights.sum(-1, keepdims=True) @ v)
+        x = x + np.concatenate(heads, -1) @ w(f"{layer}.self_attn.o_proj", 8, 8).T
+        h = norm(x, f"{layer}.post_attention_layernorm")
+        gate, up = (h @ w(f"{layer}.mlp.{name}_proj", 12, 8).T for name in ("gate", "up"))
+        x = x + (gate / (1 + np.exp(-gate)) * up) @ w(f"{layer}.mlp.down_proj", 8, 12).T
+    return np.asarray((norm(x, "model.norm") @ w("lm_head", 8, 8).T)[-1, : len(KNOWN_LOGITS)])
+
+
+def test_the_demo_reference_proves_itself_and_says_who_it_is(demo_pair: Path) -> None:
+    found = {finding.name: finding for finding in self_test(HuggingFaceReference(demo_pair / "target"))}
+    assert {finding.verdict for finding in found.values()} == {"ok"}
+    assert set(found) == {"identity", "known answer", "one pass"}
+    for part in ("transformers", "torch", "sha256 model.safetensors", "float32"):
+        assert part in found["identity"].detail
+
+
+def test_a_reference_that_reads_otherwise_in_one_pass_is_a_defect() -> None:
+    class Forgetful(ToyReference):
+        def logits(self, prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> Any:
+            return super().logits(prompt_ids if not answer_ids else prompt_ids[:1] * 2, answer_ids)
+
+    assert [f.verdict for f in self_test(Forgetful()) if f.name == "one pass"] == ["defect"]
+
+
+# Reports
+
+
+@pytest.fixture
+def report() -> VerifyReport:
+    """With a tie, a defect and a text that would break a page or a file."""
+    prompt = "abc"
+    reference = UndecidedReference()
+    right = reference.next_token(reference.encode(prompt))
+    served = [(right + 1) % 7, 3, 3, 3, 3, 3, 3]
+
+    def handler(request: InferRequest) -> Iterator[InferResponse]:
+        finish = np.array([[b"length"]], object)
+        yield InferResponse({"output_ids": np.array([served]), "finish_reason": finish}, final=True)
+
+    client = Client(transport=MockTransport(handler))
+    found = verify(client, reference, Settings([prompt], max_tokens=7, parts=("greedy",), alone=0))
+    bad = Finding("options", "<script>alert(1)</script>\x00\ud800", "defect", "a < b & 'c'")
+    return VerifyReport(
+        "toy", cases=found.cases, others=(bad, Finding("sampling", "all", "skipped", "no ids"))
+    )
+
+
+def test_a_tie_goes_on_and_a_defect_ends_an_answer(report: VerifyReport) -> None:
+    differences = report.cases[0].differences
+    assert [found.verdict for found in differences][:1] == ["tie"]
+    assert [found.verdict for found in differences].count("defect") == 1
+    assert differences[-1].verdict == "defect"
+    assert differences[0].gap <= differences[0].bound < differences[-1].gap
+
+
+def test_the_page_shows_differences_and_loads_nothing(report: VerifyReport) -> None:
+    page = to_html(report)
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert "a &lt; b &amp;" in page
+    for loader in ("src=", "href=", "url(", "@import", "http:", "https:", "//"):
+        assert loader not in page
+    assert 'class="tie"' in page
+    assert 'class="defect"' in page
+    assert "default-src 'none'" in page
+
+
+def test_junit_is_xml_that_counts_what_failed(report: VerifyReport) -> None:
+    root = ElementTree.fromstring(to_junit(report))
+    suites = {suite.get("name"): suite for suite in root}
+    assert {name: (s.get("tests"), s.get("failures"), s.get("skipped")) for name, s in suites.items()} == {
+        "greedy": ("1", "1", "0"),
+        "options": ("1", "1", "0"),
+        "sampling": ("1", "0", "1"),
+    }
+    failure = suites["greedy"].find("testcase/failure")
+    assert failure is not None
+    assert "the reference says" in str(failure.get("message"))
+
+
+def test_the_report_is_json_without_nan(report: VerifyReport) -> None:
+    read = json.loads(json.dumps(report.as_dict(), allow_nan=False))
+    assert (read["ok"], len(read["cases"]), len(read["findings"])) == (False, 1, 2)
+
+
+def test_a_stopped_verification_has_what_it_found() -> None:
+    server, seen = ToyServer(), list[object]()
+
+    def stop_at_the_second(found: Finding | Case) -> None:
+        seen.append(found)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    settings = Settings(PROMPTS, (0, 2), max_tokens=16, parts=("greedy",))
+    verification = Verification(server.client(), server.reference, settings, on_finding=stop_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        verification.run()
+    assert (verification.report.complete, len(verification.report.cases)) == (False, 3)
+
+
+# A process that a background job starts ignores SIGINT.
+INTERRUPTIBLE = """
+import signal
+from trtspec.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main()
+"""
+
+
+def test_ctrl_c_ends_the_command_with_what_it_has(tmp_path: Path, demo_pair: Path) -> None:
+    asked_for_more = threading.Event()
+
+    def script(asked: Asked) -> Iterator[Step]:
+        if asked.prompt != DEFAULT_PROMPTS[0] or asked_for_more.is_set():
+            asked_for_more.set()
+            asked.over.wait(60)
+        yield last("x", [5], prompt_tokens=3, tokens=1, finish="length")
+
+    page = tmp_path / "report.html"
+    with ScriptedServer(script) as server:
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        command = [
+            *(sys.executable, "-c", INTERRUPTIBLE),
+            *("verify", server.url, "--reference", str(demo_pair / "target"), "--html", str(page)),
+            *("--num-draft-tokens", "0", "--concurrency", "1", "--part", "greedy"),
+        ]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as running:
+            started = asked_for_more.wait(120)
+            running.send_signal(signal.SIGINT if started else signal.SIGKILL)
+            out, _ = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "stopped before the end; 1 of 1 findings are defects" in out
+    assert "stopped before the end" in page.read_text("utf-8")
+
+
+def test_the_names_of_the_command_are_those_of_the_library() -> None:
+    from trtspec.cli import verify as command
+
+    assert (command.PART_NAMES, command.DTYPE_NAMES, command.AUTO) == (PARTS, DTYPES, AUTO)
+
+
+# The pytest fixture
+
+
+def test_the_plugin_imports_neither_torch_nor_numpy() -> None:
+    script = "import sys, trtspec.pytest_plugin; print({'torch', 'numpy', 'tritonclient'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+    pyproject = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    assert '[project.entry-points.pytest11]\ntrtspec = "trtspec.pytest_plugin"' in pyproject
+
+
+def test_a_users_test_fails_where_the_server_is_wrong(tmp_path: Path, demo_pair: Path) -> None:
+    (tmp_path / "test_served.py").write_text(
+        "def test_served(trtspec_verify):\n"
+        "    import os\n"
+        "    trtspec_verify(os.environ['URL'], reference=os.environ['REFERENCE'], prompts=['def main('],\n"
+        "                   max_tokens=4, parts=('greedy',), alone=0)\n"
+    )
+
+    def wrong(asked: Asked) -> Iterator[Step]:
+        yield last("x", [5, 5, 5, 5], prompt_tokens=3, tokens=4, finish="length")
+
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "trtspec.pytest_plugin", "test_served.py"]
+    with ScriptedServer(wrong) as server:
+        environment = {
+            "URL": server.url,
+            "REFERENCE": str(demo_pair / "target"),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PATH": "",
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+        }
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120
+        )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 of 1 findings are defects" in done.stdout
+    assert "position 0" in done.stdout
