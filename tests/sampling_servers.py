@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trtspec.client import Client, InferRequest, InferResponse, MockTransport
+from trtspec.client import Client, InferRequest, InferResponse, Message, MockTransport
 from trtspec.client.verify import Dtype, Finding
 
 VOCAB = 12
@@ -48,12 +48,16 @@ class TableReference:
     width = 1
     arithmetic: Dtype = "float32"
     end_ids: frozenset[int] = frozenset()
+    bos_id: int | None = None
 
     def proofs(self) -> list[Finding]:
         return []
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         return [ord(letter) % VOCAB for letter in text]
+
+    def render(self, messages: Sequence[Message]) -> list[int] | None:
+        return None
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return "".join("abcdefghijkl"[i] for i in token_ids)

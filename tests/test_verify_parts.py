@@ -41,6 +41,7 @@ from trtspec.client.verify.html import to_html
 from trtspec.client.verify.junit import to_junit
 from trtspec.client.verify.options import check_options
 from trtspec.client.verify.self_test import KNOWN_IDS, KNOWN_LOGITS, formula, known_answer, self_test
+from trtspec.client.verify.tokens import compare_tokens
 
 EXACT = Noise("float32", 1, 1)
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -291,6 +292,44 @@ def test_log_probs_that_are_no_numbers_are_a_defect() -> None:
     assert all(f.verdict == "defect" for f in report.others if f.part == "log-probs")
 
 
+# Token ids of prompts and conversations
+
+
+@pytest.mark.parametrize(
+    ("served", "verdict", "detail"),
+    [
+        ([1, 2, 3], "ok", "3 tokens"),
+        ([1, 2, 4], "defect", "3 tokens, expected 3; they part at 2: served [4], expected [3]"),
+        ([1, 2], "defect", "they part at 2: served [], expected [3]"),
+        ([6, 6, 1, 2, 3], "defect", "begins with BOS (6) twice"),
+    ],
+)
+def test_what_the_server_reads_is_compared_id_by_id(served: list[int], verdict: str, detail: str) -> None:
+    class Chatting(ToyReference):
+        bos_id = 6
+
+        def render(self, messages: Any) -> list[int] | None:
+            return [1, 2, 3]
+
+    def handler(request: InferRequest) -> Iterator[InferResponse]:
+        yield InferResponse({"prompt_ids": np.array([served], np.int32)}, final=True)
+
+    client = Client(transport=MockTransport(handler))
+    found = list(compare_tokens(client, Chatting(), ["abc"]))
+    assert [finding.verdict for finding in found] == [verdict] * 3
+    assert all(detail in finding.detail for finding in found)
+
+
+def test_a_server_that_does_not_tell_its_tokens_is_skipped() -> None:
+    def handler(request: InferRequest) -> Iterator[InferResponse]:
+        raise RequestRefused("max_tokens is 0", request_id=request.id)
+        yield
+
+    found = list(compare_tokens(Client(transport=MockTransport(handler)), ToyReference(), ["abc"]))
+    assert {finding.verdict for finding in found} == {"skipped"}
+    assert "the reference has no chat template" in found[-1].detail
+
+
 # NVIDIA's model: text, no ids
 
 
@@ -305,7 +344,8 @@ def text_only_case(reference: ToyReference, text: str, prompt: str) -> Case:
 
 def test_a_text_without_ids_is_read_along_the_reference() -> None:
     server = ToyServer(text_only=True)
-    report = verify(server.client(), server.reference, Settings(PROMPTS, (0, 2), max_tokens=16))
+    parts = ("greedy", "log-probs", "options", "sampling")
+    report = verify(server.client(), server.reference, Settings(PROMPTS, (0, 2), max_tokens=16, parts=parts))
     assert report.ok, [f for f in report.findings if f.verdict == "defect"]
     assert all(case.from_text for case in report.cases)
     skipped = {finding.part for finding in report.others if finding.verdict == "skipped"}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trtspec.client import Message
 from trtspec.client.verify import Dtype, Finding
 
 END = 0
@@ -25,6 +26,7 @@ class ToyReference:
     arithmetic: Dtype = "float32"
     end_ids = frozenset({END})
     runner_up = 0.5
+    bos_id: int | None = None
 
     def __init__(self) -> None:
         self.passes = 0
@@ -37,6 +39,9 @@ class ToyReference:
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         return ["·abcdef".find(letter) % VOCAB for letter in text]
+
+    def render(self, messages: Sequence[Message]) -> list[int] | None:
+        return None
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return "".join("·abcdef"[i] for i in token_ids)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from trtspec.client._options import Message
 from trtspec.client.verify.findings import Finding
 from trtspec.client.verify.fp8 import DEQUANTISED, is_fp8, load_fp8
 from trtspec.client.verify.loading import no_progress_bar
@@ -112,7 +113,7 @@ class HuggingFaceReference:
     def decode(self, token_ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(token_ids), clean_up_tokenization_spaces=False))
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> list[int] | None:
+    def render(self, messages: Sequence[Message]) -> list[int] | None:
         """Return the ids of a chat by the checkpoint's own template; None when it has none."""
         if not self._tokenizer.chat_template:
             return None

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from trtspec.client._options import Message
 from trtspec.client.verify.findings import Finding
 
 Dtype = Literal["float32", "float16", "bfloat16", "fp8"]
@@ -60,6 +61,13 @@ class Reference(Protocol):
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return the ids of a text, with the special tokens of a prompt or without."""
+        ...
+
+    @property
+    def bos_id(self) -> int | None: ...
+
+    def render(self, messages: Sequence[Message]) -> list[int] | None:
+        """Return the ids of a conversation by its own chat template; None when it has none."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str: ...

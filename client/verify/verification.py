@@ -19,8 +19,9 @@ from trtspec.client.verify.reference import Dtype, Reference
 from trtspec.client.verify.report import VerifyReport
 from trtspec.client.verify.sampling import SamplingPlan, judge_sampling
 from trtspec.client.verify.self_test import self_test
+from trtspec.client.verify.tokens import compare_tokens
 
-Part = Literal["reference", "greedy", "log-probs", "options", "sampling"]
+Part = Literal["reference", "tokens", "greedy", "log-probs", "options", "sampling"]
 PARTS: tuple[Part, ...] = get_args(Part)
 # A draft length that stands for "the server chooses".
 AUTO = -1
@@ -88,6 +89,7 @@ class Verification:
         """
         parts: dict[Part, Callable[[], Generator[Finding | Case, None, None]]] = {
             "reference": lambda: self_test(self._reference),
+            "tokens": self._tokens,
             "greedy": self._greedy,
             "log-probs": self._log_probs,
             "options": self._options,
@@ -111,6 +113,10 @@ class Verification:
             except RequestRefused:
                 lengths.remove(AUTO)
         return lengths
+
+    def _tokens(self) -> Generator[Finding, None, None]:
+        prompts = spread(self._settings.prompts, self._settings.alone or 1)
+        yield from compare_tokens(self._client, self._reference, prompts)
 
     def _greedy(self) -> Generator[Case, None, None]:
         settings = self._settings

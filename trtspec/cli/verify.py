@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAX_DRAFT_TOKENS = 8
 # The names of trtspec.client.verify, which is not imported for --help.
 AUTO = -1
-PART_NAMES = ("reference", "greedy", "log-probs", "options", "sampling")
+PART_NAMES = ("reference", "tokens", "greedy", "log-probs", "options", "sampling")
 DTYPE_NAMES = ("float32", "float16", "bfloat16", "fp8")
 
 
