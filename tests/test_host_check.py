@@ -8,9 +8,18 @@ import pytest
 
 from trtspec.engines.host import FoundGpu, HostFacts
 from trtspec.engines.host_check import check_host, require_host
-from trtspec.engines.manifest import EngineManifest, EngineSettings, HostNeeds, Manifest, Runtime
-from trtspec.engines.pair import write_manifest
+from trtspec.engines.manifest import (
+    MANIFEST,
+    EngineManifest,
+    EngineSettings,
+    HostNeeds,
+    Manifest,
+    Runtime,
+)
+from trtspec.engines.pair import EnginePair, write_manifest
 from trtspec.errors import EngineError
+from trtspec.triton_repo import write_repository
+from trtspec.triton_repo.server import FREE_PORTS, serve
 from trtspec.triton_repo.server.preflight import require_host_of
 
 NEEDS = HostNeeds(sm=90, gpus=1, tensorrt_llm="1.2.1", tensorrt="10.14.1.48", cuda="13.0")
@@ -111,3 +120,14 @@ def test_a_repository_is_not_served_where_its_engines_do_not_run(tmp_path: Path)
     with pytest.raises(EngineError, match=f"^{tmp_path}: built for sm_90, TensorRT-LLM 1"):
         require_host_of(tmp_path, HostFacts)
     require_host_of(tmp_path, lambda: RIGHT)
+
+
+def test_serve_reads_the_manifest_that_a_repository_carries(built_pair: EnginePair, tmp_path: Path) -> None:
+    repository = write_repository(built_pair, tmp_path / "repo")
+    assert (repository / MANIFEST).read_bytes() == (built_pair.path / MANIFEST).read_bytes()
+    write_manifest(manifest_of(HostNeeds(tensorrt_llm="0.5.0")), repository)
+    with (
+        pytest.raises(EngineError, match=r"repo: built for any GPU and TensorRT-LLM 0\.5\.0, this host has"),
+        serve(repository, FREE_PORTS),
+    ):
+        raise AssertionError("it was started")
