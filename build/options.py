@@ -28,6 +28,8 @@ class BuildOptions:
     # TensorRT-LLM ranks and pipeline stages of each engine.
     tp: int = 1
     pp: int = 1
+    # The GPU they are made for, by name or memory, to plan theirs; None: this machine's, if it has one.
+    gpu: str | None = None
     # Whether to run the engines on a few prompts and write down what they say, where they run here.
     fingerprint: bool = True
     quantization: PairQuantization = field(default_factory=PairQuantization)

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from trtspec.build.check.doctor import PairReport, check
 from trtspec.build.check.model_shape import shape_of
 from trtspec.build.checkpoint import Checkpoint, open_checkpoint
+from trtspec.build.memory import plan_build
 from trtspec.build.options import DEFAULT_MAX_SEQ_LEN, BuildOptions
 from trtspec.build.pair_manifest import describe
 from trtspec.build.runtimes import cpu
@@ -61,6 +62,7 @@ def build(
     Raises:
         OutputError, CheckpointError: the folders cannot be used.
         PairError: the checkpoints do not fit each other.
+        PlanError: the engines cannot fit the GPU they are made for.
         BuildError: an option is out of range, or a step failed.
     """
     options, output = options or BuildOptions(), Path(output)
@@ -103,7 +105,8 @@ def open_job(
     if wrong := RUNTIMES[options.runtime].faults(options):
         raise BuildError("; ".join(wrong))
     found = _check_pair(*checkpoints, report)
-    return Job(*checkpoints, found, options, *lengths, report, output)
+    memory = plan_build(*checkpoints, options, lengths[0])
+    return Job(*checkpoints, found, options, *lengths, report, output, memory)
 
 
 def _check_pair(target: Checkpoint, draft: Checkpoint, report: Report) -> PairReport:

@@ -39,6 +39,7 @@ def describe(
         acceptance=built.acceptance,
         fingerprint=built.fingerprint,
         host_needs=built.host_needs,
+        memory=job.memory,
     )
 
 

@@ -11,6 +11,7 @@ from trtspec.build.pair import open_job
 from trtspec.build.runtimes.job import Job, Report
 from trtspec.build.runtimes.tensorrt.planning import PlannedEngine, notes_of, plan_engines
 from trtspec.build.runtimes.tensorrt.toolchain import Container, Run
+from trtspec.engines.memory.result import MemoryPlan
 from trtspec.engines.versions import newest_container
 from trtspec.errors import BuildError
 
@@ -35,6 +36,7 @@ class Preview:
 
     engines: Sequence[EnginePreview]
     notes: Sequence[str]
+    memory: MemoryPlan | None
 
 
 def preview(
@@ -50,7 +52,7 @@ def preview(
     engines, wrong = plan_engines(job)
     if wrong:
         raise BuildError("; ".join(wrong))
-    return Preview([_preview(job, engine) for engine in engines], notes_of(engines))
+    return Preview([_preview(job, engine) for engine in engines], notes_of(engines), job.memory)
 
 
 def _preview(job: Job, engine: PlannedEngine) -> EnginePreview:

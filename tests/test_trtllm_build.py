@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf import text_format
 from safetensors.torch import load_file, save_file
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 from trtllm_build_double import install
 
 from trtspec.build.convert.converter import convert
@@ -29,7 +31,10 @@ from trtspec.cli import main
 from trtspec.cli.report import reporting
 from trtspec.engines.host import HostFacts
 from trtspec.engines.pair import EnginePair, open_pair
-from trtspec.errors import BuildError
+from trtspec.errors import BuildError, PlanError
+from trtspec.triton_repo.launch import LaunchOptions
+from trtspec.triton_repo.options import RepositoryOptions
+from trtspec.triton_repo.repository import write_repository
 
 
 class Tools:
@@ -124,6 +129,33 @@ def test_the_manifest_holds_the_commands_that_were_run(tools: Tools, demo_pair: 
         run = ["trtllm-build", *tools.events()[role]["argv"]]
         assert BuildCommand.parse(command) == BuildCommand.parse(run)
         assert command[:5] == ("trtllm-build", "--checkpoint_dir", f"{role}-checkpoint", "--output_dir", role)
+
+
+def test_the_manifest_holds_the_memory_plan_and_the_repository_follows_it(
+    tools: Tools, demo_pair: Path, tmp_path: Path
+) -> None:
+    pair = build_in(demo_pair, tmp_path, options(gpu="H100"))
+    assert pair.manifest.memory is not None
+    assert (pair.manifest.memory.gpu, pair.manifest.memory.max_seq_len) == ("H100", 2048)
+    repository = write_repository(pair, tmp_path / "repo")
+    for model, plan in (
+        ("tensorrt_llm", pair.manifest.memory.target),
+        ("tensorrt_llm_draft", pair.manifest.memory.draft),
+    ):
+        config = text_format.Parse((repository / model / "config.pbtxt").read_text(), ModelConfig())
+        cache = config.parameters["max_tokens_in_paged_kv_cache"].string_value
+        assert cache == str(plan.max_tokens)
+    named = RepositoryOptions(launch=LaunchOptions(target_gpus=(1,), draft_gpus=(1,)))
+    write_repository(pair, tmp_path / "elsewhere", named)
+
+
+def test_a_pair_that_cannot_fit_its_gpu_is_refused_before_anything_starts(
+    tools: Tools, demo_pair: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(PlanError, match=r"GPU 0 would hold .* what would fit: "):
+        build_in(demo_pair, tmp_path, options(gpu="1GB"))
+    assert not tools.events()
+    assert not (tmp_path / "pair").exists()
 
 
 def test_nothing_lies_beside_a_pair_that_was_compiled(tools: Tools, demo_pair: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from trtspec.engines import cpu
 from trtspec.engines.manifest import MANIFEST, EngineSettings
+from trtspec.engines.memory.result import MemoryPlan
 from trtspec.engines.pair import EnginePair, check_contents
 from trtspec.engines.publish import check_output, publish
 from trtspec.errors import RepositoryError
@@ -123,10 +124,16 @@ def _plan_tensorrt(pair: EnginePair, draft: EngineSettings, options: RepositoryO
         target_source,
         draft_source,
         options.launch,
-        memory=options.memory,
+        memory=_memory(pair, options),
         image=needs.container if needs else None,
     )
     return Contents([_loop(pair, draft, options), *written.models], written.scripts, written.image)
+
+
+def _memory(pair: EnginePair, options: RepositoryOptions) -> MemoryPlan | None:
+    """Return the plan that was given, else the one the pair was built with, unless GPUs are named too."""
+    names_gpus = options.launch.target_gpus is not None or options.launch.draft_gpus is not None
+    return options.memory or (None if names_gpus else pair.manifest.memory)
 
 
 def _loop(pair: EnginePair, draft: EngineSettings, options: RepositoryOptions) -> ModelFolder:

@@ -21,6 +21,7 @@ from trtspec.engines.manifest import (
     HostNeeds,
     QuantizationManifest,
 )
+from trtspec.engines.memory.result import MemoryPlan
 
 Report = Callable[[str], None]
 
@@ -39,6 +40,7 @@ class Job:
     report: Report
     # Logs of what is run lie beside it.
     output: Path
+    memory: MemoryPlan | None = None
 
     def checkpoint(self, role: str) -> Checkpoint:
         """Return the checkpoint of the target or the draft."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -86,6 +86,11 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--device", type=click.Choice(DEVICES), default="cpu", show_default=True, help="Where to calibrate."
+)
+@click.option(
+    "--gpu",
+    help="The GPU the engines are made for, such as H100 or 80GB: refuse what does not fit it, and write the "
+    "memory plan down for `repo`.  [default: this machine's, if it has one]",
 )
 @click.option("--container", is_flag=True, help="Run trtllm-build in a container, with docker or podman.")
 @click.option("--image", help="The container's image.  [default: the newest with TensorRT-LLM 1.2.1]")
@@ -233,7 +238,8 @@ def _write_script(pair: EnginePair, script: Path) -> None:
 
 def _print_preview(found: Preview, *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(asdict(found)))
+        memory = found.memory and found.memory.model_dump(mode="json")
+        click.echo(json.dumps({**asdict(replace(found, memory=None)), "memory": memory}))
         return
     from rich.filesize import decimal
 
@@ -245,6 +251,11 @@ def _print_preview(found: Preview, *, as_json: bool) -> None:
         click.echo(
             f"{engine.role}: {engine.architecture}, {kind}, tp {engine.tp} x pp {engine.pp}, "
             f"{size} to convert"
+        )
+    if found.memory:
+        longest = found.memory.concurrency[-1]
+        click.echo(
+            f"memory: fits {found.memory.gpu}, {longest.served} sequences of {longest.length} tokens at once"
         )
     for engine in found.engines:
         click.echo(shlex.join(engine.command).replace(" --", " \\\n  --"))
