@@ -52,7 +52,9 @@ def gain(runs: int, tokens: int) -> None:
 def noise() -> None:
     """Print how far logits are off in each dtype, in units of ε s, and the gap at changed choices."""
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     reference = HuggingFaceReference(TARGET)
     prompts = [reference.encode(prompt) for prompt in DEFAULT_PROMPTS[:20]]
     rows: dict[str, Any] = {}
