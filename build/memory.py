@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+from trtspec.build.check.drafters import identify
 from trtspec.build.check.model_shape import shape_of
 from trtspec.build.checkpoint import Checkpoint
 from trtspec.build.decoder import decoder_of_checkpoint
@@ -20,19 +21,20 @@ DTYPES: dict[str, Dtype] = {"F32": "float32", "F16": "float16"}
 
 def plan_build(
     target: Checkpoint,
-    draft: Checkpoint,
+    draft: Checkpoint | None,
     options: BuildOptions,
     max_seq_len: int,
     host: HostFacts | None = None,
 ) -> MemoryPlan | None:
     """Return what the engines will take of `options.gpu`, or of this machine's GPU.
 
-    None on the cpu runtime, and where no GPU is named and there is none here.
+    None on the cpu runtime, where no GPU is named and there is none here, and where the drafter is no
+    model of its own, which the plan does not know.
 
     Raises:
         PlanError: they cannot fit; the message says what would.
     """
-    if options.runtime == "cpu":
+    if options.runtime == "cpu" or draft is None or not identify(draft).stand_alone:
         return None
     host = host or read_host_facts()
     if options.gpu is None and not host.gpus:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from trtspec.build.quantize.pair_quantizer import PairQuantization
+from trtspec.build.runtimes.pytorch.options import PytorchOptions
 from trtspec.build.runtimes.tensorrt.options import TensorrtOptions
 from trtspec.engines.manifest import EngineDtype, Runtime
 
@@ -34,3 +35,4 @@ class BuildOptions:
     fingerprint: bool = True
     quantization: PairQuantization = field(default_factory=PairQuantization)
     tensorrt: TensorrtOptions = field(default_factory=TensorrtOptions)
+    pytorch: PytorchOptions = field(default_factory=PytorchOptions)

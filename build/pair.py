@@ -12,7 +12,8 @@ from typing import cast
 
 from pydantic import BaseModel
 
-from trtspec.build.check.doctor import PairReport, check
+from trtspec.build.check.doctor import PairReport, TargetReport, check, check_target
+from trtspec.build.check.drafters import identify
 from trtspec.build.check.model_shape import shape_of
 from trtspec.build.checkpoint import Checkpoint, open_checkpoint
 from trtspec.build.memory import plan_build
@@ -20,6 +21,7 @@ from trtspec.build.options import DEFAULT_MAX_SEQ_LEN, BuildOptions
 from trtspec.build.pair_manifest import describe
 from trtspec.build.runtimes import cpu
 from trtspec.build.runtimes.job import Job, Report, RuntimeModule
+from trtspec.build.runtimes.pytorch import runtime as pytorch
 from trtspec.build.runtimes.tensorrt import runtime as tensorrt
 from trtspec.build.stages import Done, Finished, Stage, free_memory_bytes, run_stages
 from trtspec.build.store.hashes import HashedFile, mark_of
@@ -36,6 +38,7 @@ from trtspec.errors import BuildError, CheckpointError, OutputError, PairError
 RUNTIMES: Mapping[Runtime, RuntimeModule] = {
     "cpu": cast(RuntimeModule, cpu),
     "tensorrt": cast(RuntimeModule, tensorrt),
+    "pytorch": cast(RuntimeModule, pytorch),
 }
 StrPath = str | os.PathLike[str]
 # From here on reading a checkpoint takes long enough to be told.
@@ -44,7 +47,7 @@ TOLD_BYTES = 1 << 30
 
 def build(
     target: StrPath,
-    draft: StrPath,
+    draft: StrPath | None,
     output: StrPath,
     options: BuildOptions | None = None,
     *,
@@ -56,6 +59,7 @@ def build(
     Stages that the store holds are taken from there; where `output` is this very build, nothing is done.
 
     Args:
+        draft: None where the target drafts by itself (--runtime pytorch).
         cache: the store's folder; None: the user's own (`default_cache`); "none": nothing is kept.
         report: called with a line for each step and each finding of the pair check.
 
@@ -91,7 +95,7 @@ def build(
 
 
 def open_job(
-    target: StrPath, draft: StrPath, output: StrPath, options: BuildOptions, *, report: Report
+    target: StrPath, draft: StrPath | None, output: StrPath, options: BuildOptions, *, report: Report
 ) -> Job:
     """Return what `build` is about to do, once the options and the checkpoints have been checked.
 
@@ -100,17 +104,25 @@ def open_job(
     output = Path(output)
     if not (output / MANIFEST).is_file():  # else it may be this build, made before
         check_output(output)
-    checkpoints = open_checkpoint(Path(target)), open_checkpoint(Path(draft))
+    if draft is None and options.runtime != "pytorch":
+        raise BuildError(f"--runtime {options.runtime} wants a draft; name one")
+    checkpoints = open_checkpoint(Path(target)), None if draft is None else open_checkpoint(Path(draft))
     lengths = _lengths(*checkpoints, options)
-    if wrong := RUNTIMES[options.runtime].faults(options):
+    runtime = RUNTIMES[options.runtime]
+    if wrong := runtime.faults(options):
         raise BuildError("; ".join(wrong))
-    found = _check_pair(*checkpoints, report)
+    found = _check(*checkpoints, runtime.DRAFTERS, report)
     memory = plan_build(*checkpoints, options, lengths[0])
     return Job(*checkpoints, found, options, *lengths, report, output, memory)
 
 
-def _check_pair(target: Checkpoint, draft: Checkpoint, report: Report) -> PairReport:
-    found = check(target, draft)
+def _check(
+    target: Checkpoint, draft: Checkpoint | None, drafters: frozenset[str], report: Report
+) -> PairReport | TargetReport:
+    found = check_target(target) if draft is None else check(target, draft)
+    if isinstance(found, PairReport) and found.draft.identity.kind in drafters:
+        # What is no language model of its own may be what the runtime drafts with.
+        found = replace(found, findings=tuple(f for f in found.findings if f.id != "draft.kind"))
     errors = [finding for finding in found.findings if finding.severity == "error"]
     if errors:
         more = f" (and {len(errors) - 1} more; see `trtspec check`)" if len(errors) > 1 else ""
@@ -120,7 +132,7 @@ def _check_pair(target: Checkpoint, draft: Checkpoint, report: Report) -> PairRe
     return found
 
 
-def _lengths(target: Checkpoint, draft: Checkpoint, options: BuildOptions) -> tuple[int, int]:
+def _lengths(target: Checkpoint, draft: Checkpoint | None, options: BuildOptions) -> tuple[int, int]:
     """Return how many tokens the target and the draft engine hold."""
     context = _context(target)
     default = min(context, DEFAULT_MAX_SEQ_LEN)
@@ -133,6 +145,8 @@ def _lengths(target: Checkpoint, draft: Checkpoint, options: BuildOptions) -> tu
     for wrong, message in faults:
         if wrong:
             raise BuildError(message)
+    if draft is None or not identify(draft).stand_alone:
+        return wanted, wanted
     return wanted, min(wanted, _context(draft))
 
 
@@ -146,9 +160,9 @@ def _context(checkpoint: Checkpoint) -> int:
 
 
 def _read_sources(job: Job, store: Store) -> dict[str, Source]:
-    checkpoints = {"target": job.target, "draft": job.draft}
     sources = {}
-    for role, checkpoint in checkpoints.items():
+    for role in job.roles:
+        checkpoint = job.checkpoint(role)
         unread = store.hashes.unread_bytes(source_files(checkpoint))
         if unread > TOLD_BYTES:
             job.report(
@@ -192,7 +206,7 @@ def _make(
 
     made_for = MadeFor(
         target=str(job.target.path.absolute()),
-        draft=str(job.draft.path.absolute()),
+        draft=None if job.draft is None else str(job.draft.path.absolute()),
         runtime=job.options.runtime,
         output=str(job.output.absolute()),
     )

@@ -40,7 +40,7 @@ class Preview:
 
 
 def preview(
-    target: Path, draft: Path, output: Path, options: BuildOptions, *, report: Report = print
+    target: Path, draft: Path | None, output: Path, options: BuildOptions, *, report: Report = print
 ) -> Preview:
     """Return what `build` would do, from headers alone.
 

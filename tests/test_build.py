@@ -214,7 +214,7 @@ def test_what_cannot_be_built_is_refused_and_nothing_is_written(
         (BuildOptions(max_draft_len=0), "max_draft_len is 0"),
         (BuildOptions(max_batch_size=0), "max_batch_size is 0"),
         (BuildOptions(dtype="float16"), "float32 or bfloat16, not float16"),
-        (BuildOptions(tp=2), "--tp and --pp are for --runtime tensorrt"),
+        (BuildOptions(tp=2), "--tp and --pp are for --runtime tensorrt and pytorch"),
         (
             BuildOptions(runtime="tensorrt", quantization=PairQuantization(target="fp8", calibrate="none")),
             "a TensorRT engine has them fixed when it is built",

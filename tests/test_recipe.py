@@ -184,9 +184,9 @@ def test_a_wrong_recipe_stops_the_command_before_it_does_anything(tmp_path, caps
 
 def test_what_neither_recipe_nor_flags_give_is_missing(tmp_path, capsys):
     recipe = tmp_path / "recipe.toml"
-    recipe.write_text('[build]\ntarget = "a"\n')
+    recipe.write_text('[build]\ndraft = "a"\n')
     assert stopped(["build", "--recipe", str(recipe)]) == 2
-    assert "Missing argument 'DRAFT'" in capsys.readouterr().err
+    assert "Missing argument 'TARGET'" in capsys.readouterr().err
 
 
 def test_the_command_writes_the_recipe_to_the_terminal_or_a_new_file(tmp_path, capsys):

@@ -5,7 +5,7 @@ Reads JSON files and weight headers only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from trtspec.build.check.vocabularies import (
 from trtspec.build.checkpoint import Checkpoint
 from trtspec.errors import CheckpointError
 
-__all__ = ["Model", "PairReport", "check"]
+__all__ = ["Model", "PairReport", "TargetReport", "check", "check_target"]
 
 WORST_FIRST = ("error", "warning", "note")
 
@@ -75,6 +75,21 @@ class PairReport:
         return {"ok": self.ok, **asdict(self)}
 
 
+@dataclass(frozen=True)
+class TargetReport:
+    """What the files say about a target that drafts by itself."""
+
+    target: Model
+    findings: tuple[Finding, ...]  # worst first
+    eos_token_ids: tuple[int, ...]
+
+
+def check_target(target: Checkpoint) -> TargetReport:
+    """Examine a target for which there is no draft. Raises as `check` does."""
+    side = _examine("target", target)
+    return TargetReport(side.model, _worst_first(side.findings), side.ends.ids)
+
+
 def check(target: Checkpoint, draft: Checkpoint) -> PairReport:
     """Examine a pair. What is wrong with it becomes a finding.
 
@@ -99,7 +114,7 @@ def check(target: Checkpoint, draft: Checkpoint) -> PairReport:
     return PairReport(
         target=ours.model,
         draft=theirs.model,
-        findings=tuple(sorted(findings, key=lambda finding: WORST_FIRST.index(finding.severity))),
+        findings=_worst_first(findings),
         differences=differences,
         ratios=ratios,
         vocab_rows=rows,
@@ -117,6 +132,10 @@ class _Side:
     @property
     def ends(self) -> EndOfText:
         return self.model.end_of_text or EndOfText((), (), ())
+
+
+def _worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(findings, key=lambda finding: WORST_FIRST.index(finding.severity)))
 
 
 def _examine(role: str, checkpoint: Checkpoint) -> _Side:

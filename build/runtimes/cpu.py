@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from trtspec.build.check.drafters import LANGUAGE_MODELS
 from trtspec.build.convert.converter import WRITING_BYTES
 from trtspec.build.json_file import write_json
 from trtspec.build.options import BuildOptions
@@ -27,6 +28,7 @@ from trtspec.engines.manifest import (
 )
 
 ROLES = ("target", "draft")
+DRAFTERS = LANGUAGE_MODELS
 
 
 class Written(BaseModel):
@@ -48,7 +50,7 @@ def faults(options: BuildOptions) -> Sequence[str]:
     if options.dtype == "float16":
         wrong.append("--runtime cpu computes in float32 or bfloat16, not float16")
     if (options.tp, options.pp) != (1, 1):
-        wrong.append("--tp and --pp are for --runtime tensorrt")
+        wrong.append("--tp and --pp are for --runtime tensorrt and pytorch")
     return wrong
 
 
@@ -120,7 +122,7 @@ def _settings(job: Job, role: str) -> EngineSettings:
         max_seq_len=job.seq_len(role),
         max_batch_size=job.options.max_batch_size,
         max_draft_len=job.options.max_draft_len,
-        vocab_size=max(job.target.vocab_size, job.draft.vocab_size),
+        vocab_size=max(job.checkpoint(name).vocab_size for name in ROLES),
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from trtspec.build.check.doctor import PairReport
+from trtspec.build.check.doctor import PairReport, TargetReport
 from trtspec.build.checkpoint import Checkpoint
 from trtspec.build.options import BuildOptions
 from trtspec.build.stages import Done, Stage
@@ -31,8 +31,8 @@ class Job:
     """A pair that fits, and what shall become of it."""
 
     target: Checkpoint
-    draft: Checkpoint
-    found: PairReport
+    draft: Checkpoint | None  # None: the target drafts by itself
+    found: PairReport | TargetReport
     options: BuildOptions
     # Tokens of prompt and answer that each engine holds.
     target_seq_len: int
@@ -44,7 +44,14 @@ class Job:
 
     def checkpoint(self, role: str) -> Checkpoint:
         """Return the checkpoint of the target or the draft."""
-        return self.target if role == "target" else self.draft
+        checkpoint = self.target if role == "target" else self.draft
+        assert checkpoint is not None, "only --runtime pytorch drafts without a draft"
+        return checkpoint
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The models that there are."""
+        return ("target",) if self.draft is None else ("target", "draft")
 
     def seq_len(self, role: str) -> int:
         """Return the tokens that the engine of the target or the draft holds."""
@@ -70,6 +77,9 @@ class Built:
 class RuntimeModule(Protocol):
     """What a module of this package defines."""
 
+    # Kinds of checkpoints (trtspec.build.check.drafters) that can be a draft.
+    DRAFTERS: frozenset[str]
+
     def faults(self, options: BuildOptions, /) -> Sequence[str]:
         """Return what is wrong with the options on this runtime, before anything starts."""
         ...
@@ -83,7 +93,7 @@ class RuntimeModule(Protocol):
         ...
 
 
-def mended(found: PairReport) -> tuple[str, ...]:
+def mended(found: PairReport | TargetReport) -> tuple[str, ...]:
     """Return the findings of the pair check that a build can mend."""
     return tuple(finding.id for finding in found.findings if finding.repairable)
 

@@ -18,6 +18,7 @@ from trtspec.build.quantize.choices import (
     Quantization,
     read_calibrate,
 )
+from trtspec.build.runtimes.pytorch.options import PytorchOptions
 from trtspec.build.runtimes.tensorrt.options import Compile, TensorrtOptions
 from trtspec.cli.fields import changed, flags_of, take
 from trtspec.cli.report import reporting
@@ -31,22 +32,23 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("target", type=click.Path(path_type=Path))
-@click.argument("draft", type=click.Path(path_type=Path))
+@click.argument("draft", type=click.Path(path_type=Path), required=False)
 @click.option(
     "--output", type=click.Path(path_type=Path), required=True, help="Folder to make; must not exist."
 )
 @click.option(
     "--runtime",
-    type=click.Choice(["cpu", "tensorrt"]),
+    type=click.Choice(["cpu", "tensorrt", "pytorch"]),
     default="cpu",
     show_default=True,
-    help="Where the engines run; tensorrt: compiled for a GPU by trtllm-build of TensorRT-LLM 1.2.1.",
+    help="Where the engines run; tensorrt: compiled for a GPU by trtllm-build of TensorRT-LLM 1.2.1; "
+    "pytorch: checkpoints for the LLM API of TensorRT-LLM 1.2 and newer.",
 )
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16", "float16"]),
     help="What the engines compute in.  [default: float32 on cpu, which equals Hugging Face token for "
-    "token; the checkpoint's own for tensorrt]",
+    "token; the checkpoint's own for the others]",
 )
 @click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True, help="Tensor-parallel ranks.")
 @click.option("--pp", type=click.IntRange(min=1), default=1, show_default=True, help="Pipeline stages.")
@@ -101,6 +103,7 @@ if TYPE_CHECKING:
 )
 @click.option("--dry-run", is_flag=True, help="Print the plan and the exact commands; write nothing.")
 @flags_of(TensorrtOptions)
+@flags_of(PytorchOptions)
 @click.option(
     "--fingerprint/--no-fingerprint",
     default=True,
@@ -117,7 +120,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 def command(
     target: Path,
-    draft: Path,
+    draft: Path | None,
     output: Path,
     quantization: Quantization | None,
     target_quantization: Quantization | None,
@@ -145,19 +148,28 @@ def command(
     must be the one that was asked for. Without a GPU here, --script leaves that to another machine, and
     `trtspec adopt` finishes the pair. --container to --workers are for this runtime.
 
+    For --runtime pytorch the pair holds both checkpoints and llm_args.yaml, spelt for the version that
+    --tensorrt-llm names. DRAFT may then be an EAGLE-3, PARD, DFlash or DSpark drafter, and is left out for
+    --speculation mtp or ngram. --tensorrt-llm to --free-gpu-memory are for this runtime.
+
     \b
     Example:
       trtspec build models/target models/draft --output work/pair
       trtspec build models/target models/draft --output work/pair-fp8 --quantization fp8 --max-kl 0.05
       trtspec build models/target models/draft --output work/trt --runtime tensorrt --tp 2 --dry-run
       trtspec build models/target models/draft --output work/trt --runtime tensorrt --container
+      trtspec build models/target models/draft --output work/torch --runtime pytorch --tensorrt-llm 1.2.1
       trtspec build --recipe recipe.toml --tp 2
     """
     if quantization and (target_quantization or draft_quantization):
         raise click.UsageError("--quantization is for both models; give it, or one for each")
     if cache and no_cache:
         raise click.UsageError("--cache names a store, --no-cache wants none; give one of them")
-    tensorrt = take(TensorrtOptions, options)
+    tensorrt, pytorch = take(TensorrtOptions, options), take(PytorchOptions, options)
+    if options["runtime"] != "pytorch" and (given := changed(PytorchOptions, pytorch)):
+        raise click.UsageError(f"for --runtime pytorch only: {', '.join(given)}")
+    if options["runtime"] != "pytorch" and draft is None:
+        raise click.UsageError(f"--runtime {options['runtime']} wants a DRAFT")
     compile = _compile(
         options["runtime"], container, image, script, dry_run, changed(TensorrtOptions, tensorrt)
     )
@@ -177,6 +189,7 @@ def command(
             device=device,
         ),
         tensorrt=TensorrtOptions(**tensorrt, compile=compile, image=image),
+        pytorch=PytorchOptions(**pytorch),
     )
     with reporting(quiet=as_json) as report:
         if dry_run:

@@ -65,7 +65,7 @@ def vocabulary(job: Job, role: str) -> int | None:
     TensorRT-LLM wants both models to have logits of one width, and the draft to know every id that the
     target may say. The draft gets the target's: whatever it then proposes, the target decides.
     """
-    same = job.target.vocab_size == job.draft.vocab_size
+    same = job.target.vocab_size == job.checkpoint("draft").vocab_size
     return None if role == "target" or same else job.target.vocab_size
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from trtspec.build.check.drafters import LANGUAGE_MODELS
 from trtspec.build.convert.converter import WRITING_BYTES
 from trtspec.build.options import BuildOptions
 from trtspec.build.runtimes.job import Built, Job, describe_engine, mended
@@ -19,6 +20,8 @@ from trtspec.build.stages import Done, Stage
 from trtspec.engines.host import HostFacts, read_host_facts
 from trtspec.engines.manifest import EngineManifest, EngineSettings
 from trtspec.errors import BuildError
+
+DRAFTERS = LANGUAGE_MODELS
 
 
 def faults(options: BuildOptions) -> Sequence[str]:
