@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from trtspec.build.check.drafters import identify
 from trtspec.build.check.model_shape import shape_of
 from trtspec.build.checkpoint import Checkpoint
@@ -14,7 +12,7 @@ from trtspec.engines.memory.gpus import find_gpu, gpu_of
 from trtspec.engines.memory.plan import plan_memory
 from trtspec.engines.memory.pools import Deployment
 from trtspec.engines.memory.ranks import Dtype, Engine, Limits
-from trtspec.engines.memory.result import MemoryPlan, PlannedRuntime
+from trtspec.engines.memory.result import MemoryPlan
 
 DTYPES: dict[str, Dtype] = {"F32": "float32", "F16": "float16"}
 
@@ -58,7 +56,7 @@ def plan_build(
         ),
         gpu=find_gpu(options.gpu) if options.gpu else gpu_of(host),
         limits=limits,
-        runtime=cast(PlannedRuntime, options.runtime),
+        runtime=options.runtime,
     )
     return plan_memory(deployment)
 
