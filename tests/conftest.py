@@ -9,6 +9,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("KMP_BLOCKTIME", "0")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import signal
 from collections.abc import Iterator
 from importlib.resources import files
 from importlib.util import find_spec
@@ -21,6 +22,10 @@ from trtspec.build.pair import build
 from trtspec.engines.pair import EnginePair
 from trtspec.triton_repo.repository import write_repository
 from trtspec.triton_repo.server import FREE_PORTS, Server, serve
+
+# Whoever starts the tests in the background of a shell has SIGINT ignored, and programs that tests start
+# and interrupt would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes depends on what else the machine does; no test is about that.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
