@@ -48,8 +48,8 @@ def test_a_triton_server_whose_engine_ignores_temperature_fails(
         code = engine.read_text("utf-8")
         assert right in code
         engine.write_text(code.replace(right, "pass"), "utf-8")
-    settings = Settings(DEFAULT_PROMPTS[:2], (0, 4), parts=("sampling",), draws=60, sampling_prompts=2)
+    settings = Settings(DEFAULT_PROMPTS[:2], (0, 4), parts=("sampling",), draws=40, sampling_prompts=2)
     with serve(repository, FREE_PORTS) as server, Client(server.grpc_url) as client:
         report = verify(client, reference, settings)
     wrong = {finding.name for finding in report.findings if finding.verdict == "defect"}
-    assert "likely and unlikely tokens" in wrong
+    assert any("likely and unlikely tokens" in name for name in wrong), wrong

@@ -30,7 +30,7 @@ def defects(found: Sequence[Finding]) -> list[str]:
 def test_a_right_server_passes_200_runs_with_no_more_alarms_than_stated() -> None:
     alarms = 0
     for seed in range(200):
-        plan = SamplingPlan(draws=50, tokens=3, alarm_rate=0.01, seed=seed, concurrency=1)
+        plan = SamplingPlan(draws=40, tokens=3, alarm_rate=0.01, seed=seed, concurrency=1)
         alarms += bool(defects(findings("", plan, PROMPTS[seed % 6 :][:1])))
     # Stated: 2 in 200 on average; 7 or more would come in 1 of 230 such tests.
     assert alarms <= 6
