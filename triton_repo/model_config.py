@@ -41,29 +41,46 @@ class EngineFacts:
 
 def loop_config(engines: EngineFacts, options: RepositoryOptions) -> ModelConfig:
     """Return the configuration of the public model."""
+    return public_config(
+        engines,
+        options,
+        {
+            "tensorrt_llm_model_name": TARGET_MODEL,
+            "tensorrt_llm_draft_model_name": DRAFT_MODEL,
+            "num_draft_tokens": options.draft_tokens(engines.max_draft_len),
+            "draft_max_seq_len": engines.draft_max_seq_len,
+            "max_rows_per_call": engines.max_rows_per_call,
+            "draft_timeout_s": options.draft_timeout_s,
+        },
+    )
+
+
+def public_config(
+    engines: EngineFacts, options: RepositoryOptions, further: Mapping[str, object]
+) -> ModelConfig:
+    """Return the configuration of a public model.
+
+    Args:
+        further: parameters beyond those that all of them have.
+    """
     text_input, *other_inputs = BLS_INPUTS
     return model_config(
         PUBLIC_MODEL,
-        # The loop serves one prompt a request, and many requests at once.
+        # One prompt a request, and many requests at once.
         max_batch_size=1,
         inputs=[Tensor(text_input.name, text_input.dtype), *other_inputs, *OUR_BLS_INPUTS],
         outputs=[*BLS_OUTPUTS, *OUR_BLS_OUTPUTS],
         parameters={
-            "tensorrt_llm_model_name": TARGET_MODEL,
-            "tensorrt_llm_draft_model_name": DRAFT_MODEL,
             "engine_runtime": engines.runtime,
-            "num_draft_tokens": options.draft_tokens(engines.max_draft_len),
             "max_draft_len": engines.max_draft_len,
             "max_seq_len": engines.max_seq_len,
-            "draft_max_seq_len": engines.draft_max_seq_len,
             "vocab_size": engines.vocab_size,
             "eos_token_ids": ",".join(map(str, engines.eos_token_ids)),
             "exclude_input_in_output": str(options.exclude_input_in_output is not False).lower(),
             "max_inflight_requests": options.max_inflight_requests,
-            "max_rows_per_call": engines.max_rows_per_call,
             # How long an engine may take until its next response.
             "target_timeout_s": options.target_timeout_s,
-            "draft_timeout_s": options.draft_timeout_s,
+            **further,
         },
     )
 

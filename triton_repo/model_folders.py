@@ -30,6 +30,8 @@ class ModelFolder:
     config: ModelConfig
     # A package of ours with a `serving.TritonPythonModel`, and the name it has there; None: no Python.
     code: tuple[ModuleType, str] | None = None
+    # Packages that it imports, by their names there.
+    imports: Mapping[str, ModuleType] = field(default_factory=dict)
     # Folders of the version folder, by name: the files in them are links where possible.
     folders: Mapping[str, Sequence[Path]] = field(default_factory=dict)
     # Further files of the version folder, by path.
@@ -38,13 +40,23 @@ class ModelFolder:
 
 def loop_folder(engines: EngineFacts, options: RepositoryOptions, tokenizer: Sequence[Path]) -> ModelFolder:
     """Return the public model: our loop, with the files of a tokenizer."""
-    texts = {}
-    if options.chat_template:
-        tokenizer = [file for file in tokenizer if file.name != CHAT_TEMPLATE]
-        texts[f"tokenizer/{CHAT_TEMPLATE}"] = _chat_template(options.chat_template)
+    files, texts = tokenizer_files(tokenizer, options)
     return ModelFolder(
-        loop_config(engines, options), (speculation, "speculation"), {"tokenizer": tokenizer}, texts
+        loop_config(engines, options),
+        (speculation, "speculation"),
+        folders={"tokenizer": files},
+        texts=texts,
     )
+
+
+def tokenizer_files(
+    tokenizer: Sequence[Path], options: RepositoryOptions
+) -> tuple[Sequence[Path], dict[str, str]]:
+    """Return the files of a tokenizer to take, and those that stand in for some, by path."""
+    if options.chat_template is None:
+        return tokenizer, {}
+    files = [file for file in tokenizer if file.name != CHAT_TEMPLATE]
+    return files, {f"tokenizer/{CHAT_TEMPLATE}": _chat_template(options.chat_template)}
 
 
 def write_model_folder(model: ModelFolder, repository: Path) -> None:
@@ -55,12 +67,15 @@ def write_model_folder(model: ModelFolder, repository: Path) -> None:
     (folder / "config.pbtxt").write_text(render(model.config), "utf-8")
     if model.code:
         package, name = model.code
-        (source,) = package.__path__
-        shutil.copytree(source, version / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for path, copied in {**model.imports, name: package}.items():
+            (source,) = copied.__path__
+            shutil.copytree(
+                source, version.joinpath(*path.split(".")), ignore=shutil.ignore_patterns("__pycache__")
+            )
         entry_point = f"from {name}.serving import TritonPythonModel as TritonPythonModel\n"
         (version / "model.py").write_text(entry_point, "utf-8")
     for name, files in model.folders.items():
-        (version / name).mkdir()
+        (version / name).mkdir(parents=True)
         for file in files:
             _take(file, version / name / file.name)
     for path, text in model.texts.items():

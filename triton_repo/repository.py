@@ -6,6 +6,9 @@
       tensorrt_llm_draft/   the draft engine
       launch.sh             for TensorRT-LLM's engines: how to start the server
 
+Over TensorRT-LLM's LLM API there is the public model only, which holds the pair.
+
+
 The folder needs nothing outside itself: it may be moved, copied and served elsewhere.
 """
 
@@ -25,7 +28,8 @@ from trtspec.engines.publish import check_output, publish
 from trtspec.errors import RepositoryError
 from trtspec.triton_repo.contract import DRAFT_MODEL, TARGET_MODEL
 from trtspec.triton_repo.engine_config import read_engine_config
-from trtspec.triton_repo.launch import LaunchOptions
+from trtspec.triton_repo.launch import SCRIPT, LaunchOptions
+from trtspec.triton_repo.llm_api_repository import llm_api_folder, llm_api_script, triton_image
 from trtspec.triton_repo.model_config import EngineFacts, cpu_engine_config
 from trtspec.triton_repo.model_folders import ModelFolder, files_in, loop_folder, write_model_folder
 from trtspec.triton_repo.options import RepositoryOptions as RepositoryOptions
@@ -81,12 +85,17 @@ def plan_repository(pair: EnginePair, options: RepositoryOptions) -> Contents:
             f"{pair.path}: made for --runtime {pair.manifest.runtime}; repositories are written for "
             f"{' and '.join(_PLANNERS)}"
         )
+    return planner(pair, options)
+
+
+def _draft_of(pair: EnginePair) -> EngineSettings:
     if (draft := pair.manifest.draft) is None:
         raise RepositoryError(f"{pair.path}: has no draft engine; build the pair again")
-    return planner(pair, draft.settings, options)
+    return draft.settings
 
 
-def _plan_cpu(pair: EnginePair, draft: EngineSettings, options: RepositoryOptions) -> Contents:
+def _plan_cpu(pair: EnginePair, options: RepositoryOptions) -> Contents:
+    draft = _draft_of(pair)
     if options.launch != LaunchOptions() or options.memory is not None:
         raise RepositoryError(
             f"{pair.path}: made for --runtime cpu; GPUs, launch modes, fast logits and memory plans are for "
@@ -103,7 +112,7 @@ def _plan_cpu(pair: EnginePair, draft: EngineSettings, options: RepositoryOption
                 ModelFolder(
                     cpu_engine_config(name, settings.max_batch_size),
                     (cpu, "cpu_engine"),
-                    {"engine": files_in(engine)},
+                    folders={"engine": files_in(engine)},
                 )
                 for name, settings, engine in leaves
             ),
@@ -111,7 +120,8 @@ def _plan_cpu(pair: EnginePair, draft: EngineSettings, options: RepositoryOption
     )
 
 
-def _plan_tensorrt(pair: EnginePair, draft: EngineSettings, options: RepositoryOptions) -> Contents:
+def _plan_tensorrt(pair: EnginePair, options: RepositoryOptions) -> Contents:
+    draft = _draft_of(pair)
     if not pair.manifest.compiled:
         raise RepositoryError(
             f"{pair.path}: holds checkpoints that are not compiled; run trtllm-build on them first"
@@ -151,5 +161,20 @@ def _loop(pair: EnginePair, draft: EngineSettings, options: RepositoryOptions) -
     return loop_folder(engines, options, files_in(pair.tokenizer))
 
 
-Planner = Callable[[EnginePair, EngineSettings, RepositoryOptions], Contents]
-_PLANNERS: Mapping[str, Planner] = {"cpu": _plan_cpu, "tensorrt": _plan_tensorrt}
+def _plan_pytorch(pair: EnginePair, options: RepositoryOptions) -> Contents:
+    if options.launch != LaunchOptions() or options.memory is not None:
+        raise RepositoryError(
+            f"{pair.path}: made for --runtime pytorch, which places itself; GPUs, launch modes, fast logits "
+            "and memory plans are for pairs of --runtime tensorrt"
+        )
+    return Contents(
+        [llm_api_folder(pair, options)], {SCRIPT: llm_api_script(pair)}, triton_image(pair.manifest)
+    )
+
+
+Planner = Callable[[EnginePair, RepositoryOptions], Contents]
+_PLANNERS: Mapping[str, Planner] = {
+    "cpu": _plan_cpu,
+    "tensorrt": _plan_tensorrt,
+    "pytorch": _plan_pytorch,
+}
