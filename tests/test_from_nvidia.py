@@ -16,6 +16,7 @@ from nvidia_layout import write_layout
 from recipe import config
 from tensorrt_engines import write_engine
 
+from trtspec.engines.memory.result import MemoryPlan
 from trtspec.errors import OutputError, RepositoryError, TrtspecError
 from trtspec.triton_repo.from_nvidia import take_over
 from trtspec.triton_repo.launch import LaunchOptions
@@ -104,6 +105,36 @@ def test_settings_stay_what_they_are(recipe: Recipe, tmp_path: Path) -> None:
     assert {key: written[key] for key in kept} == kept
     assert parameters(ours, "tensorrt_llm")["kv_cache_free_gpu_mem_fraction"] == "0.5"
     assert config(ours, "tensorrt_llm").max_batch_size == 4
+
+
+def test_a_memory_plan_that_is_given_goes_before_what_the_repository_says(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    def model(gpu: int) -> dict[str, Any]:
+        fractions = {"fraction_loaded_first": 0.3, "fraction_loaded_second": 0.75}
+        return {"gpus": (gpu,), "ranks": (), "max_tokens": 70000, **fractions}
+
+    memory = MemoryPlan(
+        gpu="H100",
+        gpu_memory_bytes=80 << 30,
+        runtime="tensorrt",
+        placement="apart",
+        max_seq_len=2048,
+        max_batch_size=4,
+        max_draft_len=8,
+        max_num_tokens=8192,
+        target=model(1),
+        draft=model(2),
+        shared_fraction=None,
+        gpus=(),
+        concurrency=(),
+    )
+    ours = take_over(recipe.repository, tmp_path / "ours", RepositoryOptions(memory=memory)).repository
+    keys = ("gpu_device_ids", "kv_cache_free_gpu_mem_fraction", "max_tokens_in_paged_kv_cache")
+    assert [[parameters(ours, leaf)[key] for key in keys] for leaf in LEAVES] == [
+        ["1", "0.75", "70000"],
+        ["2", "0.75", "70000"],
+    ]
 
 
 def test_limits_come_from_the_engines(recipe: Recipe, tmp_path: Path) -> None:

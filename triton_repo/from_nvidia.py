@@ -118,10 +118,11 @@ def _launch(target: Leaf, draft: Leaf, options: RepositoryOptions) -> LaunchOpti
     asked = options.launch
     ranks = all(leaf.ranks_in("participant_ids") for leaf in (target, draft))
     fast = all(leaf.switch("speculative_decoding_fast_logits") for leaf in (target, draft))
+    planned = options.memory is not None  # and then it says which GPUs
     return LaunchOptions(
         mode=asked.mode or ("ranks" if ranks else None),
-        target_gpus=asked.target_gpus or _gpus(target),
-        draft_gpus=asked.draft_gpus or _gpus(draft),
+        target_gpus=asked.target_gpus or (None if planned else _gpus(target)),
+        draft_gpus=asked.draft_gpus or (None if planned else _gpus(draft)),
         fast_logits=asked.fast_logits or (ranks and fast),
     )
 

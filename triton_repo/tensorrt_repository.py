@@ -98,6 +98,7 @@ def _placed(options: LaunchOptions, memory: MemoryPlan | None) -> LaunchOptions:
 
 def _leaf(name: str, source: EngineSource, plan: LaunchPlan, memory: ModelPlan | None) -> ModelFolder:
     of_target = name == TARGET_MODEL
+    cache = _cache(name, plan, memory)
     settings = LeafSettings(
         name,
         source.config,
@@ -105,7 +106,8 @@ def _leaf(name: str, source: EngineSource, plan: LaunchPlan, memory: ModelPlan |
         gpus=plan.target_gpus if of_target else plan.draft_gpus,
         participants=plan.target_participants if of_target else plan.draft_participants,
         fast_logits=plan.fast_logits,
-        wanted={**_cache(name, plan, memory), **source.parameters},
+        # A plan was asked for; shares that nobody planned give way to what the model says.
+        wanted={**source.parameters, **cache} if memory else {**cache, **source.parameters},
     )
     return ModelFolder(tensorrt_leaf_config(settings), folders={"engine": source.files})
 
