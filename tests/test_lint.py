@@ -122,6 +122,13 @@ def remove(path: str) -> Callable[[Path], None]:
     return edit
 
 
+def empty(path: str) -> Callable[[Path], None]:
+    def edit(repository: Path) -> None:
+        (repository / path).write_bytes(b"")
+
+    return edit
+
+
 def link_out(path: str) -> Callable[[Path], None]:
     def edit(repository: Path) -> None:
         (repository / path).symlink_to(repository.parent)
@@ -186,6 +193,13 @@ BREAKS = (
     ),
     broken("model.name", "nvidia", replace(DRAFT, '"tensorrt_llm_draft"', '"tensorrt_llm"'), file=DRAFT),
     broken("model.version", "ours", remove("tensorrt_llm_bls/1/model.py"), file="tensorrt_llm_bls/1"),
+    broken(
+        "model.version",
+        "ours",
+        remove("tensorrt_llm_bls/1/tokenizer"),
+        file="tensorrt_llm_bls/1",
+        says="tokenizer.json",
+    ),
     broken("model.version", "nvidia", remove("ensemble/1"), file="ensemble", says="no version folder"),
     broken("model.loop", "nvidia", parameter(LOOP, "tensorrt_llm_draft_model_name", None), file=LOOP),
     broken("model.loop", "nvidia", remove("tensorrt_llm_bls"), file=".", says="found no tensorrt_llm_bls"),
@@ -343,6 +357,8 @@ BREAKS = (
         "engine.whole", "nvidia", remove("engines/draft/rank0.engine"), file=DRAFT, says="first rank0.engine"
     ),
     broken("engine.whole", "nvidia", remove("engines/target/config.json"), says="neither config.json"),
+    broken("engine.whole", "nvidia", empty("engines/target/rank0.engine"), says="first rank0.engine"),
+    broken("engine.whole", "ours", remove("tensorrt_llm/1/engine"), says="found no"),
     broken(
         "engine.drafts",
         "nvidia",
@@ -502,6 +518,13 @@ def test_however_its_engines_are_placed_our_repository_has_no_finding(
     pair = write_pair(tmp_path / "pair", tokenizer, target_tp=ranks[0], draft_tp=ranks[1])
     repository = write_repository(pair, tmp_path / "repo", RepositoryOptions(launch=launch))
     assert lint(repository) == ()
+
+
+def test_a_repository_for_the_cpu_runtime_needs_its_engines(built_pair: EnginePair, tmp_path: Path) -> None:
+    repository = write_repository(built_pair, tmp_path / "repo")
+    shutil.rmtree(repository / "tensorrt_llm_draft" / "1" / "engine")
+    (found,) = lint(repository)
+    assert (found.rule, found.file) == ("engine.whole", DRAFT)
 
 
 def test_float16_logits_are_right_where_the_engine_gives_them(tokenizer: Path, tmp_path: Path) -> None:

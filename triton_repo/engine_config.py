@@ -38,11 +38,12 @@ class EngineConfig:
     gathers_generation_logits: bool | None = None
 
     def missing_ranks(self) -> list[str]:
-        """Return the names of engine files that are not there."""
+        """Return the names of engine files that are not there, or empty."""
         if self.version is None:
             return []
         names = (f"rank{rank}.engine" for rank in range(self.ranks))
-        return [name for name in names if not (self.path / name).is_file()]
+        files = {name: self.path / name for name in names}
+        return [name for name, file in files.items() if not file.is_file() or not file.stat().st_size]
 
 
 def read_engine_config(folder: Path) -> EngineConfig:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from trtspec.errors import EngineError
 from trtspec.triton_repo.engine_config import EngineConfig, read_engine_config
 from trtspec.triton_repo.lint.finding import Complaint
-from trtspec.triton_repo.lint.layout import Layout, Leaf
+from trtspec.triton_repo.lint.layout import ENGINE_FOLDER, Layout, Leaf
 
 
 def reachable(layout: Layout) -> Iterator[Complaint]:
     for leaf in layout.leaves:
-        if leaf.engine_folder and not leaf.engine_folder.is_dir():
+        if leaf.engine_folder and not leaf.engine_folder.is_dir() and not _is_ours(layout, leaf):
             yield _about(
                 leaf,
                 f"the engine {leaf.engine_folder} is not on this machine, so nothing about it was checked",
@@ -22,6 +22,9 @@ def reachable(layout: Layout) -> Iterator[Complaint]:
 
 def whole(layout: Layout) -> Iterator[Complaint]:
     for leaf in layout.leaves:
+        if _is_ours(layout, leaf) and not (leaf.engine_folder and leaf.engine_folder.is_dir()):
+            folder = leaf.engine_folder or leaf.file.path.parent / ENGINE_FOLDER
+            yield _about(leaf, f"found no {folder}, where the engine has to be", "write the repository again")
         if leaf.engine_folder is None or not leaf.engine_folder.is_dir():
             continue
         try:
@@ -32,7 +35,7 @@ def whole(layout: Layout) -> Iterator[Complaint]:
         if missing:
             yield _about(
                 leaf,
-                f"{leaf.engine_folder} has {len(missing)} files too few, first {missing[0]}",
+                f"{leaf.engine_folder} lacks {len(missing)} files or has them empty, first {missing[0]}",
                 "build the engine again",
             )
 
@@ -111,6 +114,13 @@ def cache_quantization(layout: Layout) -> Iterator[Complaint]:
                 "reports of wrong output (TensorRT-LLM issue 2699)",
                 "compare answers before you rely on it, or build without",
             )
+
+
+def _is_ours(layout: Layout, leaf: Leaf) -> bool:
+    """Whether the engine belongs into the repository, as in those that `trtspec repo` writes."""
+    folder, repository = leaf.engine_folder, layout.folder.resolve()
+    inside = folder is None or folder.resolve().is_relative_to(repository)
+    return layout.loop_owner == "trtspec" and inside
 
 
 def _pairs(layout: Layout) -> Iterator[tuple[Leaf, tuple[EngineConfig, EngineConfig]]]:

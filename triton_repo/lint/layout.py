@@ -16,6 +16,8 @@ from trtspec.triton_repo.leaf_parameters import LEAF_PARAMETERS, TRUE_TEXTS
 from trtspec.triton_repo.lint.config_file import ConfigFile
 
 CONFIGURATION = "config.pbtxt"
+# Where `trtspec repo` puts an engine, from its model's folder on.
+ENGINE_FOLDER = "1/engine"
 # The backend that TensorRT-LLM's engines run in.
 CPP_BACKEND = "tensorrtllm"
 PARAMETERS = {parameter.name: parameter for parameter in LEAF_PARAMETERS}
@@ -154,7 +156,7 @@ class Layout:
         file = self.models.get(name)
         if file is None or file.config is None:
             return None
-        own = file.path.parent / "1" / "engine"
+        own = file.path.parent / ENGINE_FOLDER
         written = file.parameters.get("gpt_model_path")
         # A relative path starts at the repository's folder: there our launch script goes first.
         folder = self.folder / written if written else own if own.is_dir() else None

@@ -10,6 +10,8 @@ from trtspec.triton_repo.lint.finding import Complaint
 from trtspec.triton_repo.lint.layout import Layout
 from trtspec.triton_repo.nvidia_models import POSTPROCESSING, PREPROCESSING
 
+TOKENIZER = "tokenizer/tokenizer.json"
+
 
 def name(layout: Layout) -> Iterator[Complaint]:
     for file in layout.models.values():
@@ -33,6 +35,9 @@ def version_folder(layout: Layout) -> Iterator[Complaint]:
                 entry = file.config.default_model_filename or "model.py"
                 if not (version / entry).is_file():
                     yield Complaint(version, f"found no {entry}, which the Python backend starts", "add it")
+                of_loop = file is layout.loop and layout.loop_owner == "trtspec"
+                if of_loop and not (version / TOKENIZER).is_file():
+                    yield Complaint(version, f"found no {TOKENIZER}, which the loop loads", "add it")
 
 
 def speculates(layout: Layout) -> Iterator[Complaint]:
