@@ -347,6 +347,7 @@ BREAKS = (
         "cache.share",
         "nvidia",
         parameter(TARGET, "kv_cache_free_gpu_mem_fraction", "0.9"),
+        parameter(DRAFT, "max_tokens_in_paged_kv_cache", None),
         file=DRAFT,
         says="0.9 and 0.5",
     ),
@@ -525,6 +526,14 @@ def test_a_repository_for_the_cpu_runtime_needs_its_engines(built_pair: EnginePa
     shutil.rmtree(repository / "tensorrt_llm_draft" / "1" / "engine")
     (found,) = lint(repository)
     assert (found.rule, found.file) == ("engine.whole", DRAFT)
+
+
+def test_shares_of_a_gpu_may_add_up_to_more_where_tokens_are_limited(right: Path, tmp_path: Path) -> None:
+    repository = shutil.copytree(right / "nvidia", tmp_path / "repo")
+    for file in (TARGET, DRAFT):
+        parameter(file, "kv_cache_free_gpu_mem_fraction", "0.9")(repository)
+        parameter(file, "max_tokens_in_paged_kv_cache", "5000")(repository)
+    assert lint(repository) == ()
 
 
 def test_float16_logits_are_right_where_the_engine_gives_them(tokenizer: Path, tmp_path: Path) -> None:

@@ -136,6 +136,9 @@ def cache_share(layout: Layout) -> Iterator[Complaint]:
     gpus = [{gpu for group in leaf.ranks_in("gpu_device_ids") for gpu in group} for leaf in layout.pair]
     if all(gpus) and gpus[0].isdisjoint(gpus[1]):
         return
+    # A limit in tokens keeps each cache to its size, whichever loads first.
+    if all(_number(leaf.file, "max_tokens_in_paged_kv_cache") is not None for leaf in layout.pair):
+        return
     shares = [_fraction(leaf.parameter("kv_cache_free_gpu_mem_fraction")) for leaf in layout.pair]
     if sum(shares) > 1:
         draft = layout.pair[1]
@@ -143,7 +146,8 @@ def cache_share(layout: Layout) -> Iterator[Complaint]:
             draft.file.path,
             f"target and draft share a GPU and take {shares[0]:g} and {shares[1]:g} of its free memory; "
             "whichever loads last may find too little",
-            "set kv_cache_free_gpu_mem_fraction of both so that they add up to less than 1",
+            "set kv_cache_free_gpu_mem_fraction of both so that they add up to less than 1, or write the "
+            "repository with --memory-plan",
             draft.line_of_parameter("kv_cache_free_gpu_mem_fraction"),
         )
 
