@@ -222,7 +222,7 @@ def engine(role: str, **changes: Any) -> Callable[[Recipe], object]:
         (engine("target", max_draft_len=0), r"first engine\.drafts: .* takes 0 drafted tokens"),
         (engine("draft", use_paged_context_fmha=False), r"first engine\.reuse"),
         (lambda r: shutil.rmtree(r.engines / "draft"), "draft: the engine is not on this machine"),
-        (lambda r: (r.engines / "target" / "config.json").write_text("{}"), "expected the limits"),
+        (lambda r: (r.engines / "target" / "config.json").write_text("{}"), "has no 'pretrained_config'"),
         (lambda r: shutil.rmtree(r.repository / "tensorrt_llm_draft"), "no model tensorrt_llm_draft"),
         (lambda r: r.set("tensorrt_llm", "gpt_model_path", None), "gpt_model_path has no value"),
         (lambda r: r.set("tensorrt_llm", "gpu_device_ids", "0;1"), "for 2 instances"),

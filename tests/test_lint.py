@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -647,6 +648,35 @@ def test_what_is_no_repository_is_an_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(RepositoryError, match=f"{name}: found no .*expected a Triton model repository"):
         lint(tmp_path / name)
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "pipe"])
+def test_a_configuration_that_is_no_file_is_an_error_and_not_waited_for(
+    right: Path, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    repository = shutil.copytree(right / "ours", tmp_path / "repo")
+    (repository / TARGET).unlink()
+    make(repository / TARGET)
+    with pytest.raises(RepositoryError, match=r"config\.pbtxt: is no regular file"):
+        lint(repository)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "not as it was written with the engine"),
+        ('{"pretrained_config": {}, "build_config": {"max_seq_len": NaN}}', "not as it was written"),
+        ('{"pretrained_config": {}, "build_config": {}}', "has no 'max_seq_len'"),
+    ],
+)
+def test_what_is_wrong_with_an_engines_file_is_said_in_words(
+    right: Path, tmp_path: Path, text: str, message: str
+) -> None:
+    repository = shutil.copytree(right / "ours", tmp_path / "repo")
+    (repository / "tensorrt_llm/1/engine/config.json").write_text(text)
+    (found,) = (finding for finding in lint(repository) if finding.rule == "engine.whole")
+    assert message in found.message
+    assert "Error" not in found.message
 
 
 def test_a_finding_reads_as_a_line_with_what_to_do(right: Path, tmp_path: Path) -> None:

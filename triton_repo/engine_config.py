@@ -59,10 +59,10 @@ def read_engine_config(folder: Path) -> EngineConfig:
             continue
         try:
             return read(folder, json.loads(file.read_text("utf-8")))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise EngineError(
-                f"{file}: {type(error).__name__} {error}, expected the limits of an engine; build it again"
-            ) from error
+        except KeyError as error:
+            raise EngineError(f"{file}: has no {error}, a limit of the engine; build it again") from error
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise EngineError(f"{file}: not as it was written with the engine; build it again") from error
     raise EngineError(f"{folder}: found neither config.json nor engine.json, expected an engine")
 
 

@@ -177,5 +177,7 @@ def open_layout(folder: Path) -> Layout:
             f"{folder}: found no MODEL/{CONFIGURATION}, expected a Triton model repository; "
             "give the folder that holds the models"
         )
+    if odd := [file for file in files if file.exists() and not file.is_file()]:
+        raise RepositoryError(f"{odd[0]}: is no regular file, expected a model's configuration; replace it")
     models = {file.parent.name: ConfigFile(file, file.read_text("utf-8", "replace")) for file in files}
     return Layout(folder, models)
