@@ -140,6 +140,10 @@ def _lengths(target: Checkpoint, draft: Checkpoint | None, options: BuildOptions
     faults = (
         (not 1 < wanted <= context, f"max_seq_len is {wanted}, the target's context is {context} tokens"),
         (options.max_draft_len < 1, f"max_draft_len is {options.max_draft_len}, expected at least 1"),
+        (
+            options.max_draft_len >= wanted,
+            f"max_draft_len is {options.max_draft_len}, sequences have no more than {wanted} tokens",
+        ),
         (options.max_batch_size < 1, f"max_batch_size is {options.max_batch_size}, expected at least 1"),
     )
     for wrong, message in faults:

@@ -212,6 +212,10 @@ def test_what_cannot_be_built_is_refused_and_nothing_is_written(
         (BuildOptions(max_seq_len=4096), "max_seq_len is 4096, the target's context is 2048"),
         (BuildOptions(max_seq_len=0), "max_seq_len is 0"),
         (BuildOptions(max_draft_len=0), "max_draft_len is 0"),
+        (
+            BuildOptions(max_draft_len=64, max_seq_len=64),
+            "max_draft_len is 64, sequences have no more than 64",
+        ),
         (BuildOptions(max_batch_size=0), "max_batch_size is 0"),
         (BuildOptions(dtype="float16"), "float32 or bfloat16, not float16"),
         (BuildOptions(tp=2), "--tp and --pp are for --runtime tensorrt and pytorch"),

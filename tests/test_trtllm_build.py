@@ -496,6 +496,25 @@ def test_a_dry_run_prints_the_commands_that_a_build_runs_and_writes_nothing(
         assert BuildCommand.parse(engine["command"]) == BuildCommand.parse(["trtllm-build", *run])
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--opt-num-tokens", 9000], "--opt-num-tokens 9000 is more than --max-num-tokens, 8192"),
+        (
+            ["--tp", 4],
+            "draft: --tp 4: 2 attention heads do not divide by 4; possible near it: 2; the draft al",
+        ),
+        (["--quantization", "fp8", "--calibrate", "/nowhere.jsonl"], "/nowhere.jsonl: cannot be read"),
+    ],
+)
+def test_a_dry_run_finds_what_would_stop_the_build(
+    demo_pair: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    place = ["build", demo_pair / "target", demo_pair / "draft", "--output", tmp_path / "pair"]
+    assert run_cli(*place, "--runtime", "tensorrt", "--dry-run", *words) == 1
+    assert message in capsys.readouterr().err
+
+
 def test_a_dry_run_needs_no_trtllm_build_and_reads_like_a_shell(
     demo_pair: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

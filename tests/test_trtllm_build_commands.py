@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from trtspec.build.runtimes.tensorrt.conflicts import (
     length_faults,
     model_faults,
     option_faults,
+    token_faults,
 )
 from trtspec.build.runtimes.tensorrt.expectations import Expectation, as_json, expectations
 from trtspec.build.runtimes.tensorrt.options import TensorrtOptions
@@ -174,7 +176,8 @@ def test_every_rank_has_a_worker_unless_said_otherwise() -> None:
         ({"dtype": "float32"}, "float32 has no paged context attention"),
         ({"draft_tp": 0, "workers": -1}, "draft_tp, workers: expected at least 1"),
         ({"max_num_tokens": 143}, r"143 is less than a round .* 16 × \(8 \+ 1\) = 144"),
-        ({"max_num_tokens": 4096, "opt_num_tokens": 4097}, "4097 is more than --max-num-tokens 4096"),
+        ({"max_batch_size": 2**30}, "makes rounds of 9663676416 tokens, an engine counts to 2147483647"),
+        ({"quantization": PairQuantization(calibrate=Path("x"))}, "--calibrate is for --quantization fp8"),
         ({"multiple_profiles": True, "opt_num_tokens": 16}, "leave --opt-num-tokens out"),
         ({"user_buffer": True}, "--user-buffer needs --reduce-fusion"),
         ({"gemm_swiglu": True, "fused_mlp": False}, "--gemm-swiglu needs --fused-mlp"),
@@ -238,6 +241,12 @@ def test_a_draft_that_reads_less_than_the_engines_hold_is_refused() -> None:
     assert "the draft reads 2048 tokens" in fault
     assert "--max-seq-len 2048" in fault
     assert length_faults(2048, (TARGET, short)) == []
+
+
+def test_kernels_are_not_chosen_for_more_tokens_than_an_engine_computes() -> None:
+    (fault,) = token_faults(options(opt_num_tokens=8193), 8192)
+    assert fault == "--opt-num-tokens 8193 is more than --max-num-tokens, 8192"
+    assert token_faults(options(opt_num_tokens=8192), 8192) == token_faults(options(), 8192) == []
 
 
 @pytest.mark.parametrize(

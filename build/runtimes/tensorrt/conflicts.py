@@ -24,6 +24,9 @@ HOPPER = 90
 BLACKWELL = range(100, 120)
 FUSED_REDUCTION = ("LlamaForCausalLM", "Gemma2ForCausalLM")
 
+# Engines count tokens in 32 bits.
+MOST_TOKENS = 2**31 - 1
+
 Faults = Sequence[tuple[bool, str]]
 
 
@@ -68,8 +71,13 @@ def option_faults(options: BuildOptions) -> list[str]:
             f" × ({options.max_draft_len} + 1) = {drafted}",
         ),
         (
-            tokens is not None and (asked.opt_num_tokens or 0) > tokens,
-            f"--opt-num-tokens {asked.opt_num_tokens} is more than --max-num-tokens {tokens}",
+            drafted > MOST_TOKENS,
+            f"--max-batch-size {options.max_batch_size} with {options.max_draft_len} draft tokens makes "
+            f"rounds of {drafted} tokens, an engine counts to {MOST_TOKENS}",
+        ),
+        (
+            options.quantization.calibrate is not None and "fp8" not in quantised,
+            "--calibrate is for --quantization fp8, which is not asked for",
         ),
         (
             asked.multiple_profiles and asked.opt_num_tokens is not None,
@@ -144,6 +152,14 @@ def length_faults(max_seq_len: int, models: Sequence[Model]) -> list[str]:
         for model in models
         if model.context < max_seq_len
     ]
+
+
+def token_faults(options: BuildOptions, max_num_tokens: int) -> list[str]:
+    """Return where kernels are chosen for more tokens at once than an engine computes."""
+    wanted = options.tensorrt.opt_num_tokens
+    if wanted is None or wanted <= max_num_tokens:
+        return []
+    return [f"--opt-num-tokens {wanted} is more than --max-num-tokens, {max_num_tokens}"]
 
 
 def gpu_faults(options: BuildOptions, models: Sequence[Model], sm: int) -> list[str]:

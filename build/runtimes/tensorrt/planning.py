@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from trtspec.build.check.model_shape import shape_of
 from trtspec.build.convert.converter import plan_conversion
 from trtspec.build.quantize.quantizer import Fp8Options, check_options
 from trtspec.build.quantize.ready_made import read_fp8
+from trtspec.build.quantize.texts import read_texts
 from trtspec.build.runtimes.job import Job
 from trtspec.build.runtimes.tensorrt.commands import BuildCommand, build_command
 from trtspec.build.runtimes.tensorrt.conflicts import (
@@ -16,7 +18,9 @@ from trtspec.build.runtimes.tensorrt.conflicts import (
     Model,
     length_faults,
     model_faults,
+    token_faults,
 )
+from trtspec.errors import BuildError
 
 ROLES = ("target", "draft")
 
@@ -48,6 +52,7 @@ def plan_engines(job: Job) -> tuple[tuple[PlannedEngine, ...], list[str]]:
     planned = tuple(_plan(job, role) for role in ROLES)
     models = [engine.model for engine in planned]
     faults = model_faults(job.options, models) + length_faults(job.target_seq_len, models)
+    faults += token_faults(job.options, planned[0].command.number("max_num_tokens"))
     return planned, list(dict.fromkeys(faults))
 
 
@@ -84,7 +89,13 @@ def _plan(job: Job, role: str) -> PlannedEngine:
     quantised = ready_made is None and job.options.quantization.of(role) == "fp8"
     if quantised:
         check_options(checkpoint, fp8_options(job), "trtllm")
-    plan = plan_conversion(checkpoint, "trtllm", options.dtype, tp, pp, ready_made, vocabulary(job, role))
+        if isinstance(texts := options.quantization.calibrate, Path):
+            read_texts(texts)
+    try:
+        plan = plan_conversion(checkpoint, "trtllm", options.dtype, tp, pp, ready_made, vocabulary(job, role))
+    except BuildError as error:
+        own = "; the draft alone is split with --draft-tp and --draft-pp" if role == "draft" else ""
+        raise BuildError(f"{role}: {error}{own}") from error
     model = Model(
         role=role,
         architecture=checkpoint.architecture,
