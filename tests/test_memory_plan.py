@@ -278,11 +278,22 @@ def test_splits_that_the_sizes_do_not_allow_are_refused(changes, message):
 def test_gpus_are_found_by_name_or_size():
     assert find_gpu("h100") is GPUS["H100"]
     assert find_gpu("a100 80gb") is GPUS["A100-80GB"]
+    assert find_gpu("NVIDIA H100 80GB HBM3") is GPUS["H100"]
+    assert find_gpu("NVIDIA A100-SXM4-80GB") is GPUS["A100-80GB"]
+    assert find_gpu("h100-sxm") is GPUS["H100"]
     assert find_gpu("80GB").memory_bytes == 80 * 10**9
     assert find_gpu("79.5GiB").memory_bytes == round(79.5 * GIB)
     assert find_gpu(str(48 * GIB)).memory_bytes == 48 * GIB
     with pytest.raises(PlanError, match=r"^--gpu H101: unknown; did you mean H100\? known are L4, .* 80GB"):
         find_gpu("H101")
+
+
+@pytest.mark.parametrize("text", ["0", "80", "80MB"])
+def test_a_size_without_its_unit_is_no_gpu(text: str):
+    with pytest.raises(
+        PlanError, match=rf"^--gpu {text}: [\d,]+ bytes of memory; give the size with its unit"
+    ):
+        find_gpu(text)
 
 
 def test_a_model_of_unknown_make_needs_its_weights_and_a_size_that_is_missing_is_named():

@@ -12,6 +12,8 @@ from trtspec.errors import PlanError
 MIB, GIB = 2**20, 2**30
 # What nvidia-smi shows of a GPU is a little more than a program may have: 79.1 GiB of an H100's 79.6.
 DRIVER_BYTES = GIB
+# Smaller is no GPU that serves models, but a size without its unit.
+FEWEST_BYTES = 2 * GIB
 
 SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]i?B|B)?", re.IGNORECASE)
 UNITS = {
@@ -83,10 +85,24 @@ def find_gpu(text: str) -> Gpu:
         PlanError: neither a known name nor a size.
     """
     by_name = {name.lower(): gpu for name, gpu in GPUS.items()}
-    if gpu := by_name.get(text.strip().lower().replace(" ", "-")):
+    if gpu := by_name.get(text.strip().lower().replace(" ", "-")) or _as_nvidia_smi_says(text):
         return gpu
     if found := SIZE.fullmatch(text.strip()):
-        return Gpu(text, round(float(found["number"]) * UNITS[(found["unit"] or "B").lower()]), None)
+        size = round(float(found["number"]) * UNITS[(found["unit"] or "B").lower()])
+        if size < FEWEST_BYTES:
+            raise PlanError(
+                f"--gpu {text}: {size:,} bytes of memory; give the size with its unit, as in 80GB"
+            )
+        return Gpu(text, size, None)
     close = get_close_matches(text.lower(), by_name, n=1)
     meant = f"did you mean {by_name[close[0]].name}? " if close else ""
     raise PlanError(f"--gpu {text}: unknown; {meant}known are {', '.join(GPUS)}, or give a size such as 80GB")
+
+
+def _as_nvidia_smi_says(text: str) -> Gpu | None:
+    """Return the GPU of a name such as `NVIDIA A100-SXM4-80GB`, None where it is not the name of just one."""
+    words = set(re.split(r"[\s-]+", text.strip().lower()))
+    if "nvl" in words:  # of another size than the GPU it is named after
+        return None
+    found = [gpu for name, gpu in GPUS.items() if set(name.lower().split("-")) <= words]
+    return found[0] if len(found) == 1 else None
