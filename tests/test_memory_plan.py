@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -240,6 +241,14 @@ def test_fp8_is_no_advice_where_the_gpu_has_none():
     with pytest.raises(DoesNotFitError) as refused:
         plan_memory(deployment("Llama-3.1-70B", "Llama-3.2-1B", "A100-80GB"))
     assert refused.value.would_fit == ("--tp 2", "--gpu B200")
+
+
+def test_fewer_sequences_are_advised_where_their_logits_are_too_many():
+    many = deployment("Llama-3.1-8B", "Llama-3.2-1B", max_batch_size=8192)
+    with pytest.raises(DoesNotFitError) as refused:
+        plan_memory(many)
+    assert "--max-batch-size 2048" in refused.value.would_fit
+    assert plan_memory(replace(many, limits=replace(many.limits, max_batch_size=2048)))
 
 
 def test_where_one_change_is_too_little_two_are_looked_for():

@@ -82,9 +82,24 @@ def _smaller_limits(deployment: Deployment) -> Iterator[Change]:
             yield f"--max-seq-len {length}", shorter
             break
         length //= 2
+    if limits.max_batch_size > 1:
+        batch = _smaller_batch(deployment)
+        yield (
+            f"--max-batch-size {batch}",
+            replace(deployment, limits=replace(limits, max_batch_size=batch)),
+        )
     if limits.max_num_tokens > FEWEST_TOKENS:
         fewer = replace(limits, max_num_tokens=FEWEST_TOKENS)
         yield f"--max-num-tokens {FEWEST_TOKENS}", replace(deployment, limits=fewer)
+
+
+def _smaller_batch(deployment: Deployment) -> int:
+    """Return half the sequences in flight, or a half of that, and so on until it fits; 1 where none does."""
+    limits = deployment.limits
+    batch = limits.max_batch_size // 2
+    while batch > 1 and not _fits(replace(deployment, limits=replace(limits, max_batch_size=batch))):
+        batch //= 2
+    return max(batch, 1)
 
 
 def _larger_gpu(deployment: Deployment) -> Iterator[Change]:
