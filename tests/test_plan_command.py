@@ -180,13 +180,27 @@ def test_a_pair_of_tensorrt_is_planned_with_its_ranks_and_its_fp8_caches(tmp_pat
         quantization = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}
         built = {**MODELS[model], "architecture": "LlamaForCausalLM", "quantization": quantization}
         (tmp_path / role).mkdir()
-        (tmp_path / role / "config.json").write_text(json.dumps({"pretrained_config": built}))
+        limits = {"max_num_tokens": 2048}
+        config = {"pretrained_config": built, "build_config": limits}
+        (tmp_path / role / "config.json").write_text(json.dumps(config))
     main(["plan", str(tmp_path), "--gpu", "H100", "--json"])
     plan = MemoryPlan.model_validate_json(capsys.readouterr().out)
     assert (plan.runtime, plan.max_seq_len, plan.max_draft_len) == ("tensorrt", 8192, 5)
     assert plan.target.gpus == plan.draft.gpus == (0, 1)
     assert plan.target.ranks[0].kv_per_token == 80 * 2 * 4 * 128
     assert plan.target.ranks[0].weights < 38 * 10**9
+    assert plan.max_num_tokens == 2048
+    assert stopped(["plan", str(tmp_path), "--gpu", "H100", "--tp", "4", "--max-seq-len", "64"]) == 2
+    assert "has its own --tp, --max-seq-len; leave it out" in " ".join(capsys.readouterr().err.split())
+
+
+def test_no_sequences_are_planned_that_the_target_cannot_read(demo_pair, capsys):
+    pair = [str(demo_pair / role) for role in ("target", "draft")]
+    main(["plan", *pair, "--gpu", "L4", "--json"])
+    plan = MemoryPlan.model_validate_json(capsys.readouterr().out)
+    assert (plan.max_seq_len, plan.concurrency[-1].length) == (2048, 2048)
+    assert stopped(["plan", *pair, "--gpu", "L4", "--max-seq-len", "4096"]) == 1
+    assert "--max-seq-len 4096: target reads 2048 tokens" in capsys.readouterr().err
 
 
 def test_a_pair_and_a_draft_are_too_much(built_pair, models, capsys):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from trtspec.engines.manifest import EngineManifest
 from trtspec.engines.memory.decoder import decoder_of
@@ -28,15 +30,25 @@ def built_engines(pair: EnginePair) -> tuple[Engine, Engine, Limits]:
         max_batch_size=settings.max_batch_size,
         max_draft_len=settings.max_draft_len,
     )
+    if tokens := _config(pair.target).get("build_config", {}).get("max_num_tokens"):
+        limits = replace(limits, max_num_tokens=tokens)
     return _engine(pair.target, manifest.target), _engine(pair.draft, manifest.draft), limits
 
 
-def _engine(folder: Path, manifest: EngineManifest) -> Engine:
-    file, settings = folder / "config.json", manifest.settings
+def _config(folder: Path) -> dict[str, Any]:
+    """Return an engine's own config.json, or its checkpoint's where it is not compiled."""
+    file = folder / "config.json"
     try:
-        config = json.loads(file.read_text("utf-8"))
+        found = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise PlanError(f"{file}: cannot be read ({error}); build the pair again") from error
+    if not isinstance(found, dict):
+        raise PlanError(f"{file}: is no JSON object; build the pair again")
+    return found
+
+
+def _engine(folder: Path, manifest: EngineManifest) -> Engine:
+    config, settings = _config(folder), manifest.settings
     quantization = config.get("pretrained_config", config).get("quantization") or {}
     return Engine(
         decoder=decoder_of(config, f"{folder.parent.name}/{folder.name}"),

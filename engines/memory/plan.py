@@ -42,6 +42,9 @@ def plan_memory(deployment: Deployment, lengths: Sequence[int] = LENGTHS) -> Mem
         PlanError: a model cannot be split or placed as asked.
     """
     limits, usable = deployment.limits, deployment.gpu.usable_bytes
+    target = deployment.target.decoder
+    if target.context is not None and limits.max_seq_len > target.context:
+        raise PlanError(f"--max-seq-len {limits.max_seq_len}: {target.name} reads {target.context} tokens")
     layout = lay_out(deployment)
     tokens = pool_tokens(layout, usable)
     if min(tokens) < sequence_tokens(limits.max_seq_len, limits):

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 POSITIVE = click.IntRange(min=1)
 FP8 = click.Choice(["none", "fp8"])
+# What the engines of a pair were converted for, and nobody can change afterwards.
+COMPILED = (
+    *("tp", "pp", "draft_tp", "dtype", "target_quantization", "draft_quantization", "kv_cache"),
+    *("max_seq_len", "max_batch_size", "max_draft_len", "max_num_tokens"),
+)
 
 
 @click.command("plan")
@@ -46,7 +51,11 @@ FP8 = click.Choice(["none", "fp8"])
 @click.option("--draft-quantization", type=FP8, help="Of the draft.  [default: what it is]")
 @click.option("--kv-cache", type=FP8, help="Quantisation of both caches.  [default: what it is]")
 @click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), help="[default: bfloat16]")
-@click.option("--max-seq-len", type=click.IntRange(min=2), help="Prompt and answer.  [default: 4096]")
+@click.option(
+    "--max-seq-len",
+    type=click.IntRange(min=2),
+    help="Prompt and answer.  [default: the context, at most 4096]",
+)
 @click.option("--max-batch-size", type=POSITIVE, help="Sequences in flight.  [default: 16]")
 @click.option("--max-draft-len", type=POSITIVE, help="Draft tokens in a round.  [default: 8]")
 @click.option("--max-num-tokens", type=POSITIVE, help="Tokens in a forward pass.  [default: 8192]")
@@ -94,7 +103,7 @@ def command(
     from trtspec.engines.memory.plan import DoesNotFitError, plan_memory
     from trtspec.engines.memory.pools import Deployment
 
-    its_target, its_draft, its_limits, its_runtime = _planned(target, draft)
+    its_target, its_draft, its_limits, its_runtime = _planned(target, draft, options)
     target_engine, draft_engine, limits = _apply(its_target, its_draft, its_limits, options)
     deployment = Deployment(
         target=target_engine,
@@ -118,7 +127,9 @@ def command(
         _show(plan)
 
 
-def _planned(target: str, draft: str | None) -> tuple[Engine, Engine, Limits, PlannedRuntime]:
+def _planned(
+    target: str, draft: str | None, options: dict[str, Any]
+) -> tuple[Engine, Engine, Limits, PlannedRuntime]:
     """Return what is planned for, before the options are looked at."""
     from trtspec.engines.manifest import MANIFEST
     from trtspec.engines.memory.built import built_engines
@@ -129,13 +140,20 @@ def _planned(target: str, draft: str | None) -> tuple[Engine, Engine, Limits, Pl
         if draft is not None:
             raise click.UsageError(f"{target} is an engine pair; leave DRAFT out")
         pair = open_pair(Path(target))
+        fixed = [f"--{name.replace('_', '-')}" for name in COMPILED if options[name] is not None]
+        if pair.manifest.runtime == "tensorrt" and fixed:
+            raise click.UsageError(
+                f"{target} has its own {', '.join(fixed)}; leave it out, or plan with both checkpoints"
+            )
         return *built_engines(pair), "pytorch" if pair.manifest.runtime == "pytorch" else "tensorrt"
     if draft is None:
         raise click.UsageError("Missing argument 'DRAFT'; only an engine pair stands alone")
     from trtspec.build.decoder import read_decoder
 
     engines = Engine(decoder=read_decoder(target)), Engine(decoder=read_decoder(draft))
-    return *engines, Limits(), "tensorrt"
+    limits = Limits()
+    context = engines[0].decoder.context or limits.max_seq_len
+    return *engines, replace(limits, max_seq_len=min(limits.max_seq_len, context)), "tensorrt"
 
 
 def _apply(
