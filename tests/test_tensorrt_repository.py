@@ -234,6 +234,10 @@ def test_a_memory_plan_sets_gpus_and_caches(pair: EnginePair, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (
+            RepositoryOptions(memory=memory_plan(max_seq_len=64, max_batch_size=1)),
+            "plan is for max_seq_len 64, the engine has 2048; max_batch_size 1, the engine has 4",
+        ),
         (RepositoryOptions(memory=memory_plan(runtime="pytorch")), "memory plan is for --runtime pytorch"),
         (
             RepositoryOptions(memory=memory_plan(), launch=LaunchOptions(draft_gpus=(3,))),
@@ -251,6 +255,9 @@ def test_a_memory_plan_that_contradicts_is_refused(
 def test_a_file_that_is_no_memory_plan_is_refused(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text('{"gpu": "H100"}')
     with pytest.raises(RepositoryError, match=r"plan\.json: gpu_memory_bytes: Field required, expected what"):
+        read_memory_plan(tmp_path / "plan.json")
+    (tmp_path / "plan.json").write_text('{"reason": "too large", "would_fit": ["--tp 2"]}')
+    with pytest.raises(RepositoryError, match=r"plan\.json: says that nothing fits; plan again"):
         read_memory_plan(tmp_path / "plan.json")
 
 

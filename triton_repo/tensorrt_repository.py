@@ -60,6 +60,7 @@ def tensorrt_models(
         raise RepositoryError(
             f"the memory plan is for --runtime {memory.runtime}, this repository for tensorrt; plan again"
         )
+    _check_memory(memory, target.config)
     plan = plan_launch(target.config.ranks, draft.config.ranks, _placed(options, memory))
     image = image or _image_for(target.config)
     leaves = (
@@ -71,14 +72,39 @@ def tensorrt_models(
 
 def read_memory_plan(file: Path) -> MemoryPlan:
     """Return a memory plan that was written as JSON; RepositoryError when it is none."""
+    text = file.read_bytes()
     try:
-        return MemoryPlan.model_validate_json(file.read_bytes())
+        return MemoryPlan.model_validate_json(text)
     except ValidationError as error:
+        if b'"would_fit"' in text:
+            raise RepositoryError(
+                f"{file}: says that nothing fits; plan again with what `trtspec plan` advises"
+            ) from None
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
         raise RepositoryError(
             f"{file}: {where}: {first['msg']}, expected what `trtspec plan --json` prints"
         ) from error
+
+
+def _check_memory(memory: MemoryPlan | None, target: EngineConfig) -> None:
+    """Refuse a plan for shorter sequences, or fewer, than the engine takes."""
+    if memory is None:
+        return
+    held = target.max_seq_len - target.max_draft_len  # as it was asked for
+    wanted = (
+        ("max_seq_len", memory.max_seq_len, held),
+        ("max_batch_size", memory.max_batch_size, target.max_batch_size),
+        ("max_draft_len", memory.max_draft_len, target.max_draft_len),
+    )
+    short = [
+        f"{name} {planned}, the engine has {built}" for name, planned, built in wanted if planned < built
+    ]
+    if short:
+        raise RepositoryError(
+            f"{target.path}: the memory plan is for {'; '.join(short)}; make one with "
+            "`trtspec plan PAIR --json`"
+        )
 
 
 def _placed(options: LaunchOptions, memory: MemoryPlan | None) -> LaunchOptions:
