@@ -277,6 +277,19 @@ def test_a_tokenizer_without_an_end_is_refused(recipe: Recipe, tmp_path: Path) -
         take_over(recipe.repository, tmp_path / "ours")
 
 
+def test_a_draft_that_is_the_target_is_refused(recipe: Recipe, tmp_path: Path) -> None:
+    """Copied into two folders, nobody would see it any more."""
+    recipe.set("tensorrt_llm_draft", "gpt_model_path", str(recipe.engines / "target"))
+    with pytest.raises(RepositoryError, match="the draft loads the target's engine"):
+        take_over(recipe.repository, tmp_path / "ours")
+
+
+def test_nothing_is_written_into_the_repository_that_is_taken_over(recipe: Recipe) -> None:
+    with pytest.raises(RepositoryError, match="which is only read; choose another --output"):
+        take_over(recipe.repository, recipe.repository / "ours")
+    assert not (recipe.repository / "ours").exists()
+
+
 def test_an_output_that_exists_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="exists already"):
         take_over(tmp_path / "missing", tmp_path)

@@ -46,6 +46,8 @@ def take_over(source: Path, output: Path, options: RepositoryOptions | None = No
         RepositoryError, EngineError: parts are missing from `source`, or its engines cannot be used.
     """
     check_output(output)
+    if output.resolve().is_relative_to(source.resolve()):
+        raise RepositoryError(f"{output}: lies in {source}, which is only read; choose another --output")
     layout = open_layout(source)
     found = lint(source)
     contents = _plan(layout, options or RepositoryOptions())
@@ -69,6 +71,11 @@ def _plan(layout: Layout, options: RepositoryOptions) -> Contents:
             "engine; `trtspec repo lint` says what is wrong"
         )
     target_source, draft_source = _source(target), _source(draft)
+    if target_source.config.path.resolve() == draft_source.config.path.resolve():
+        raise RepositoryError(
+            f"{draft.file.path}: the draft loads the target's engine, {target_source.config.path}; give it "
+            "its own"
+        )
     tokenizer = _tokenizer_folder(layout)
     written = tensorrt_models(
         target_source, draft_source, _launch(target, draft, options), memory=options.memory
