@@ -123,6 +123,32 @@ def test_a_script_stops_at_an_engine_that_is_not_what_was_asked(
     assert "compiled:" not in done.stdout
 
 
+def test_a_script_that_was_stopped_goes_on_with_the_engine_that_is_missing(
+    gpu_host: Path, converted: EnginePair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRTLLM_BUILD_FAULT", "exit")
+    monkeypatch.setenv("TRTLLM_BUILD_FAULTY", "draft")
+    assert run_script(converted, tmp_path).returncode != 0
+    engines = tmp_path / "the engines"
+    before = (engines / "target" / "rank0.engine").stat().st_mtime_ns
+    monkeypatch.delenv("TRTLLM_BUILD_FAULT")
+    done = run_script(converted, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "the target is compiled already\ncompiling the draft" in done.stdout
+    assert (engines / "target" / "rank0.engine").stat().st_mtime_ns == before
+    assert adopt(converted.path, engines, tmp_path / "adopted").manifest.compiled
+
+
+def test_a_script_goes_on_with_engines_of_its_pair_and_machine_only(
+    gpu_host: Path, converted: EnginePair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_script(converted, tmp_path).returncode == 0
+    monkeypatch.setenv("TRTLLM_BUILD_SM", "89")
+    assert "begun with {" in run_script(converted, tmp_path).stderr
+    (tmp_path / "the engines" / "pair.json").write_text("{}")
+    assert "not with engines of this pair" in run_script(converted, tmp_path).stderr
+
+
 def test_a_script_refuses_another_tensorrt_llm(
     converted: EnginePair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,8 @@ from trtspec.errors import BuildError
 
 # What the script leaves beside the engines: what they were compiled with.
 VERSIONS = "versions.json"
+# And the manifest of the pair they are of, by which it goes on where it was stopped.
+OF_PAIR = "pair.json"
 
 HEAD = """\
 #!/usr/bin/env bash
@@ -24,7 +26,8 @@ HEAD = """\
 #
 #   {name} PAIR ENGINES
 #
-# PAIR is the folder that trtspec has made, ENGINES one that this script makes. It needs a GPU of the kind
+# PAIR is the folder that trtspec has made, ENGINES one that this script makes. Stopped, it goes on there
+# with the engine that is missing. It needs a GPU of the kind
 # that will serve, and TensorRT-LLM {release}, as in
 #   {image}
 # Afterwards, where trtspec is installed:
@@ -37,16 +40,20 @@ if [[ $# -ne 2 ]]; then
   exit 2
 fi
 [[ -f $1/trtspec.json ]] || {{ echo "$1: no engine pair; it has no trtspec.json" >&2; exit 1; }}
-[[ ! -e $2 ]] || {{ echo "$2: exists already; name another folder" >&2; exit 1; }}
+[[ ! -e $2 ]] || cmp -s -- "$1/trtspec.json" "$2/{of_pair}" || {{
+  echo "$2: exists already, and not with engines of this pair; name another folder" >&2
+  exit 1
+}}
 pair=$(cd -- "$1" && pwd)
 mkdir -p -- "$2"
 engines=$(cd -- "$2" && pwd)
+cp -- "$pair/trtspec.json" "$engines/{of_pair}"
 scratch=$(mktemp -d)
 trap 'rm -rf -- "$scratch"' EXIT
 cd -- "$scratch"
 
 python3 - "$engines/{versions}" <<'PYTHON'
-import json, re, subprocess, sys
+import json, os, re, subprocess, sys
 from importlib.metadata import PackageNotFoundError, version
 
 def find(name):
@@ -62,6 +69,8 @@ query = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
 answer = subprocess.run(query, capture_output=True, text=True)
 capability = re.match(r"(\\d+)\\.(\\d)", answer.stdout)
 found["sm"] = int(capability[1] + capability[2]) if capability else None
+if os.path.exists(sys.argv[1]) and (before := json.load(open(sys.argv[1]))) != found:
+    sys.exit(f"begun with {{before}}, this machine has {{found}}; name another folder")
 json.dump(found, open(sys.argv[1], "w"))
 PYTHON
 
@@ -108,6 +117,7 @@ def compile_script(pair: EnginePair, name: str = "compile.sh") -> str:
         release=ENGINE_RELEASE,
         image=newest_container().image,
         versions=VERSIONS,
+        of_pair=OF_PAIR,
     )
     parts = [_part(pair.path / role, role, command) for role, command in commands_of(pair).items()]
     return "\n".join([head, *parts, 'echo "compiled: $engines"', ""])
@@ -129,12 +139,22 @@ def _part(checkpoint: Path, role: str, command: BuildCommand) -> str:
     config: Mapping[str, Any] = read_object(checkpoint / "config.json")
     places = ("$PAIR", "$ENGINES")
     words = [shlex.quote(word) for word in command.argv(*places)]
-    line = " ".join(words).replace("'$PAIR'", f'"$pair"/{role}').replace("'$ENGINES'", f'"$engines"/{role}')
-    line = line.replace(" --", " \\\n  --")
+    line = (
+        " ".join(words)
+        .replace("'$PAIR'", f'"$pair"/{role}')
+        .replace("'$ENGINES'", f'"$engines"/{role}.partial')
+    )
+    line = "  " + line.replace(" --", " \\\n    --")
     expected = shlex.quote(as_json(expectations(command, config)))
     ranks = config["mapping"]["world_size"]
     return (
-        f'echo "compiling the {role}"\n'
+        f'if [[ -d "$engines"/{role} ]]; then\n'
+        f'  echo "the {role} is compiled already"\n'
+        "else\n"
+        f'  echo "compiling the {role}"\n'
+        f'  rm -rf -- "$engines"/{role}.partial\n'
         f'{line} 2>&1 | tee "$engines"/{role}.log\n'
-        f'check "$engines"/{role} {ranks} {expected}\n'
+        f'  check "$engines"/{role}.partial {ranks} {expected}\n'
+        f'  mv -- "$engines"/{role}.partial "$engines"/{role}\n'
+        "fi\n"
     )
