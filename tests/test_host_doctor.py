@@ -145,6 +145,11 @@ def test_too_little_shared_memory_stops_every_server():
         ({"disk_free_bytes": 2**30}, "disk", "warning: 1.0 GiB free in /work → engines take as much again"),
         ({"mpi": "Open MPI 5.0.7"}, "mpi", "warning: Open MPI 5.0.7 → TensorRT-LLM's containers have Open"),
         (
+            {"containers": Containers(None, None, False, "docker: Cannot connect to the Docker daemon")},
+            "containers",
+            "missing: docker: Cannot connect to the Docker daemon → start its daemon, and see that this user",
+        ),
+        (
             {"containers": Containers("docker", "28.5.1", False)},
             "containers",
             "warning: docker 28.5.1, which hands no GPU to containers → install NVIDIA's Container Toolkit",
@@ -194,6 +199,10 @@ def look(root: Path, timeout_s: float = 10) -> Machine:
         (
             "echo 'permission denied while trying to connect' >&2; exit 1",
             Containers(None, None, False, "docker: ended with 1: permission denied while trying to connect"),
+        ),
+        (
+            """echo '{"ServerVersion":""}'; echo 'Cannot connect to the Docker daemon' >&2; exit 1""",
+            Containers(None, None, False, "docker: Cannot connect to the Docker daemon"),
         ),
         ("exit 0", Containers(None, None, False, "docker: its daemon is silent")),
     ],

@@ -136,9 +136,9 @@ def _tritons(machine: Machine) -> Iterator[Line]:
 def _containers(machine: Machine) -> Line:
     found = machine.containers
     if found.program is None:
-        return Line(
-            "containers", "missing", found.problem, "install Docker, or work inside a Triton container"
-        )
+        there = not found.problem.endswith("not on PATH")
+        step = "start its daemon, and see that this user may use it" if there else "install Docker"
+        return Line("containers", "missing", found.problem, f"{step}, or work inside a Triton container")
     shown = f"{found.program} {found.version}"
     if not found.gpus:
         return Line(

@@ -118,11 +118,18 @@ def _docker(probe: Probe) -> Containers:
     found = _object(answer.text)
     # The client answers without its daemon: then there is no server version.
     if not answer.ok or not found.get("ServerVersion"):
-        said = "; ".join(map(str, found.get("ServerErrors") or ()))
+        said = "; ".join(map(str, found.get("ServerErrors") or ())) or (
+            _error_in(answer.text) if found else ""
+        )
         return Containers(None, None, False, f"docker: {said or answer.problem or 'its daemon is silent'}")
     # Without a runtime of that name, --gpus goes through NVIDIA's hook.
     gpus = "nvidia" in (found.get("Runtimes") or {}) or bool(probe.find("nvidia-container-runtime-hook"))
     return Containers("docker", str(found["ServerVersion"]), gpus)
+
+
+def _error_in(text: str) -> str:
+    """Return the first line that is no answer in JSON, which the client prints without its daemon too."""
+    return next((line for line in text.splitlines() if line.strip() and not line.startswith(("{", "["))), "")
 
 
 def _podman(probe: Probe, root: Path) -> Containers:
