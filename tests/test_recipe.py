@@ -175,6 +175,31 @@ def test_build_and_repo_take_a_recipe_and_flags_override_it(demo_pair, tmp_path,
     assert re.search(r'key: "num_draft_tokens"\s+value \{\s+string_value: "2"', public)
 
 
+@pytest.mark.parametrize(
+    ("said", "flags", "kinds"),
+    [
+        ('quantization = "fp8"', ["--draft-quantization", "none"], ["FP8", None]),
+        ('target_quantization = "fp8"', ["--quantization", "none"], [None, None]),
+        ("container = true", ["--script", "SCRIPT"], [None, None]),
+    ],
+)
+def test_a_flag_overrides_what_the_recipe_says_and_it_excludes(
+    demo_pair, tmp_path, capsys, said, flags, kinds
+):
+    recipe = tmp_path / "recipe.toml"
+    places = {role: str(demo_pair / role) for role in ("target", "draft")} | {
+        "output": str(tmp_path / "pair")
+    }
+    lines = [f"{key} = {json.dumps(value)}" for key, value in places.items()]
+    recipe.write_text("\n".join(["[build]", *lines, 'runtime = "tensorrt"', said]))
+    script = str(tmp_path / "compile.sh")
+    flags = [script if flag == "SCRIPT" else flag for flag in flags]
+    main(["build", "--recipe", str(recipe), "--dry-run", "--json", *flags])
+    engines = json.loads(capsys.readouterr().out)["engines"]
+    assert [engine["quantization"] for engine in engines] == kinds
+    assert all(engine["command"][0] == "trtllm-build" for engine in engines)
+
+
 def test_a_wrong_recipe_stops_the_command_before_it_does_anything(tmp_path, capsys):
     recipe = tmp_path / "recipe.toml"
     recipe.write_text("[repo]\npear = 1\n[build]\n")

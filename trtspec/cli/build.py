@@ -22,7 +22,7 @@ from trtspec.build.runtimes.pytorch.options import PytorchOptions
 from trtspec.build.runtimes.tensorrt.options import Compile, TensorrtOptions
 from trtspec.cli.fields import changed, flags_of, take
 from trtspec.cli.report import reporting
-from trtspec.recipe.option import recipe_option
+from trtspec.recipe.option import recipe_option, yields
 
 if TYPE_CHECKING:
     from trtspec.build.preview import Preview
@@ -161,6 +161,19 @@ def command(
       trtspec build models/target models/draft --output work/torch --runtime pytorch --tensorrt-llm 1.2.1
       trtspec build --recipe recipe.toml --tp 2
     """
+    if yields("target_quantization", "quantization"):
+        target_quantization = None
+    if yields("draft_quantization", "quantization"):
+        draft_quantization = None
+    if yields("quantization", "target_quantization", "draft_quantization"):
+        target_quantization = target_quantization or quantization
+        draft_quantization, quantization = draft_quantization or quantization, None
+    if yields("container", "script"):
+        container = False
+    if yields("image", "script"):
+        image = None
+    if yields("script", "container", "image"):
+        script = None
     if quantization and (target_quantization or draft_quantization):
         raise click.UsageError("--quantization is for both models; give it, or one for each")
     if cache and no_cache:

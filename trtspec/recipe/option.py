@@ -31,6 +31,14 @@ def recipe_option(section: str) -> Callable[[Command], Command]:
     )
 
 
+def yields(name: str, *to: str) -> bool:
+    """Whether an option stands in the recipe and one of those that exclude it on the command line."""
+    ctx = click.get_current_context()
+    typed = click.core.ParameterSource.COMMANDLINE
+    in_recipe = ctx.get_parameter_source(name) is click.core.ParameterSource.DEFAULT_MAP
+    return in_recipe and any(ctx.get_parameter_source(other) is typed for other in to)
+
+
 def _as_typed(value: Any) -> Any:
     """Return a value as the command line would have it, which is what the options' types convert."""
     if isinstance(value, list):
