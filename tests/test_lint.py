@@ -353,6 +353,9 @@ BREAKS = (
         says="0.9 and 0.5",
     ),
     broken("cache.size", "nvidia", parameter(TARGET, "max_tokens_in_paged_kv_cache", "1000"), says="2056"),
+    broken(
+        "cache.size", "ours", parameter(TARGET, "kv_cache_free_gpu_mem_fraction", "0.0"), says="leaves no"
+    ),
     broken("cache.window", "nvidia", parameter(TARGET, "max_attention_window_size", "1024"), says="1024"),
     broken("engine.reachable", "nvidia", replace(TARGET, "engines/target", "engines/elsewhere")),
     broken(

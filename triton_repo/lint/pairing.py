@@ -154,6 +154,14 @@ def cache_share(layout: Layout) -> Iterator[Complaint]:
 
 def cache_size(layout: Layout) -> Iterator[Complaint]:
     for leaf in layout.leaves:
+        share = leaf.parameter("kv_cache_free_gpu_mem_fraction")
+        if leaf.is_cpp and _fraction(share) == 0:
+            yield Complaint(
+                leaf.file.path,
+                f"kv_cache_free_gpu_mem_fraction is {share}, which leaves nothing to the cache",
+                "raise it",
+                leaf.line_of_parameter("kv_cache_free_gpu_mem_fraction"),
+            )
         tokens = _number(leaf.file, "max_tokens_in_paged_kv_cache")
         if leaf.engine and tokens is not None and tokens < leaf.engine.max_seq_len:
             yield Complaint(
