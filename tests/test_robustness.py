@@ -17,6 +17,7 @@ from trtspec.client import CallFailed, Client, Generation
 from trtspec.engines.pair import EnginePair
 from trtspec.triton_repo.repository import RepositoryOptions, write_repository
 from trtspec.triton_repo.server import FREE_PORTS, Server, serve
+from trtspec.triton_repo.speculation.metrics import HAND_OVER_S
 
 PROMPT = "def read_lines(path):\n    "
 CAPACITY = 8
@@ -26,9 +27,13 @@ TARGET_TIMEOUT_S = 3.0
 PATIENCE_S = 60.0
 
 
-# The cpu engine, but it takes no request while a file is there.
+# Seeds of requests that both engines fail at, or refuse.
+FAILING_SEED, REFUSED_SEED = 13, 14
+
+# The cpu engine, but it takes no request while a file is there, and some seeds are too much for it.
 WEDGING_ENGINE = """
 import os, time
+from cpu_engine.errors import RequestError
 from cpu_engine.serving import TritonPythonModel as Engine
 
 class TritonPythonModel(Engine):
@@ -36,6 +41,14 @@ class TritonPythonModel(Engine):
         while os.path.exists({flag!r}):
             time.sleep(0.02)
         super().execute(requests)
+
+    def _submit(self, request, rows):
+        seeds = [row["seed"].item() for row in rows if "seed" in row]
+        if {failing} in seeds:
+            raise RuntimeError("an unlucky seed")
+        if {refused} in seeds:
+            raise RequestError("not with that seed")
+        super()._submit(request, rows)
 """
 
 
@@ -49,8 +62,9 @@ def server(built_pair: EnginePair, tmp_path_factory: pytest.TempPathFactory) -> 
     )
     repository = write_repository(built_pair, tmp_path_factory.mktemp("robust") / "repo", options)
     for model in ("tensorrt_llm", "tensorrt_llm_draft"):
-        flag = repository / model / "wedged"
-        (repository / model / "1" / "model.py").write_text(WEDGING_ENGINE.format(flag=str(flag)))
+        flag = str(repository / model / "wedged")
+        engine = WEDGING_ENGINE.format(flag=flag, failing=FAILING_SEED, refused=REFUSED_SEED)
+        (repository / model / "1" / "model.py").write_text(engine)
     # Triton waits for a dead model's requests until its exit timeout.
     with serve(repository, replace(FREE_PORTS, stop_timeout_s=1.0)) as server:
         yield server
@@ -58,7 +72,7 @@ def server(built_pair: EnginePair, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def client(server: Server) -> Iterator[Client]:
-    with Client(server.grpc_url, timeout_s=PATIENCE_S) as client:
+    with Client(server.grpc_url, timeout_s=PATIENCE_S, metrics_url=server.metrics_url) as client:
         yield client
 
 
@@ -183,6 +197,24 @@ def test_answers_go_on_without_a_wedged_draft_and_take_it_up_again(server: Serve
     assert {off_reason(answer) for answer in (*answers, after)} == {expected}
     assert rounds(after) == 0
     assert eventually(lambda: rounds(client.generate(PROMPT, max_tokens=24)) > 0)
+
+
+@pytest.mark.parametrize(
+    ("seed", "error"),
+    [
+        (FAILING_SEED, "the server failed: tensorrt_llm: .*an unlucky seed"),
+        (REFUSED_SEED, "refused: tensorrt_llm: not with that seed"),
+    ],
+)
+def test_a_request_that_both_engines_fail_at_takes_the_draft_from_no_other(
+    client: Client, seed: int, error: str
+) -> None:
+    before = client.metrics().total("trtspec_draft_failures_total")
+    with pytest.raises(CallFailed, match=error):
+        client.generate(PROMPT, max_tokens=8, temperature=1.0, seed=seed)
+    assert rounds(client.generate(PROMPT, max_tokens=8)) > 0
+    time.sleep(2 * HAND_OVER_S)
+    assert client.metrics().total("trtspec_draft_failures_total") == before
 
 
 def test_a_wedged_target_ends_answers_and_is_asked_again(server: Server, client: Client) -> None:

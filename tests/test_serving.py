@@ -102,6 +102,8 @@ def test_what_speculation_did_is_told(client: Client) -> None:
         (PROMPT, {"stop_words": [f"{i}" for i in range(40)]}, "stop_words has 40 entries.*32"),
         (PROMPT, {"stop_words": "long" * 100}, "stop_words has one of 400 bytes.*256"),
         (PROMPT, {"bad_words": ["b"] * 300}, "bad_words has 300 entries.*256"),
+        (PROMPT, {"end_id": 4096}, r"end_id is outside the vocabulary of 4096: \[4096\]"),
+        (PROMPT, {"embedding_bias": {"x": 3e38, "x x": 3e38}}, "embedding_bias_weights add up to"),
     ],
 )
 def test_what_cannot_be_served_is_refused_with_the_reason(
@@ -109,6 +111,15 @@ def test_what_cannot_be_served_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(RequestRefused, match=message):
         client.generate(prompt, **options)
+
+
+def test_a_request_at_fault_takes_the_draft_from_no_other(client: Client) -> None:
+    for fault in ({"end_id": 99_999}, {"embedding_bias": {"x": 3e38, "x x": 3e38}}):
+        with pytest.raises(RequestRefused):
+            client.generate(PROMPT, max_tokens=8, num_draft_tokens=4, **fault)
+        speculation = client.generate(PROMPT, max_tokens=8, num_draft_tokens=4).speculation
+        assert speculation
+        assert (speculation.off_reason, speculation.rounds > 0) == ("", True)
 
 
 def post(server: Server, path: str, body: dict[str, Any]) -> str:

@@ -57,6 +57,10 @@ class _Caller:
         """Send an error as the end of the answer."""
         _send_error(self._sender, message, code)
 
+    def refuse(self, error: RequestError) -> None:
+        """Send what is wrong with the request as the end of the answer."""
+        _send_refusal(self._sender, error)
+
     def end(self) -> None:
         """End the answer without another response."""
         self._sender.send(flags=_FINAL)
@@ -116,7 +120,7 @@ class TritonPythonModel:
                 caller.send(row, chunk)
             else:
                 self._drop(caller)
-                caller.fail(str(chunk.error), pb_utils.TritonError.INVALID_ARG)
+                caller.refuse(chunk.error)
 
     def _drop(self, caller: _Caller) -> None:
         """Cancel what is still running for a caller."""
@@ -145,7 +149,7 @@ class TritonPythonModel:
                 return
             self._submit(request, split_rows(tensors))
         except RequestError as error:
-            _send_error(request.get_response_sender(), str(error), pb_utils.TritonError.INVALID_ARG)
+            _send_refusal(request.get_response_sender(), error)
         except Exception as error:
             pb_utils.Logger.log_error(f"a request could not be read: {error!r}")
             _send_error(request.get_response_sender(), repr(error), pb_utils.TritonError.INTERNAL)
@@ -187,6 +191,11 @@ class TritonPythonModel:
 
     def _waiting(self) -> set[_Caller]:
         return {caller for caller, _ in self._callers.values()}
+
+
+def _send_refusal(sender: Any, error: RequestError) -> None:
+    # Triton hands the code on to clients, but not to a model that asked: that one sees only the text.
+    _send_error(sender, f"refused: {error}", pb_utils.TritonError.INVALID_ARG)
 
 
 def _send_error(sender: Any, message: str, code: int) -> None:

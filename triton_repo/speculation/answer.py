@@ -62,6 +62,8 @@ class Answer:
         self._call: Call | None = None
         self._asked_before: set[Role] = set()
         self._over = False
+        # Of the draft; "" where there is none that still has to be told.
+        self._failure = ""
         caller.add(Delta(text=request.echo) + output.take())
 
     def next(self) -> Asked | None:
@@ -86,6 +88,7 @@ class Answer:
     def _next(self) -> Asked | None:
         self._call = call = None if self._caller.has_gone else self._generation.next_call()
         if call is None:
+            self._tell_failure()
             self._leave()
             if not self._caller.has_gone:
                 self._metrics.count_answer(self._generation.speculation, self._output.num_tokens)
@@ -101,13 +104,26 @@ class Answer:
         self._add(self._generation.take(call, reply) + self._generation.end(call))
         if call.engine == "draft":
             self._gate.worked()
+        else:
+            self._tell_failure()
 
     def _go_on_without(self, call: Call, error: EngineCallError) -> None:
         self._generation.fail(call, error)
-        self._metrics.count("trtspec_draft_failures_total")
-        reason = self._generation.speculation.off_reason
         # A call that was refused says nothing about the next one.
-        if not error.refused and self._gate.failed(reason):
+        if not error.refused:
+            self._failure = self._generation.speculation.off_reason
+
+    def _tell_failure(self) -> None:
+        """Close the gate behind a draft that failed.
+
+        Not before the target has answered the same request: where it fails as well, the request is
+        at fault, and must not take the draft from all others.
+        """
+        reason, self._failure = self._failure, ""
+        if not reason:
+            return
+        self._metrics.count("trtspec_draft_failures_total")
+        if self._gate.failed(reason):
             pb.Logger.log_warn(f"tensorrt_llm_bls: {reason}; answers go on without it")
 
     def _add(self, delta: Delta) -> None:

@@ -13,6 +13,9 @@ import triton_python_backend_utils as pb
 from .engine_tensors import EngineRequest, read_replies, stack
 from .loop import EngineCallError, Reply, Role
 
+# How an engine of ours begins what it says of a request that is at fault itself.
+REFUSED = "refused: "
+
 
 class Engines:
     """The two models, by their names.
@@ -66,8 +69,10 @@ class Engines:
 
 
 def _failure(model: str, error: Any) -> EngineCallError:
-    refused = error.code() == pb.TritonError.INVALID_ARG
-    return EngineCallError(f"{model}: {error.message()}", refused=refused)
+    # The code says so to other clients; to a model that asks another, Triton hands on the text alone.
+    message = error.message()
+    refused = message.startswith(REFUSED)
+    return EngineCallError(f"{model}: {message.removeprefix(REFUSED)}", refused=refused)
 
 
 def _infer(model: str, request_id: str, requests: Sequence[EngineRequest]) -> Any:

@@ -56,6 +56,8 @@ class Sampling:
             ("presence_penalty", self.presence_penalty, -math.inf, math.inf),
             ("frequency_penalty", self.frequency_penalty, -math.inf, math.inf),
         )
+        if self.bias_V is not None and not (self.bias_V < math.inf).all():
+            yield "embedding_bias_weights add up to NaN or infinity for a token, expected numbers"
         for name, value, low, high in ranges:
             if value is not None and not (low <= value <= high and math.isfinite(value)):
                 yield f"{name} is {value}, expected a number from {low} to {high}"
@@ -89,6 +91,7 @@ class GenerationRequest:
         # Whoever asks for no tokens wants the prompt's, however many they are.
         length = len(self.prompt_ids) + self.max_tokens if self.max_tokens else 0
         outside = [i for i in self.prompt_ids if not 0 <= i < limits.vocab_size]
+        ends = [i for i in self.eos_ids if i >= limits.vocab_size]
         checks = (
             (not self.prompt_ids, "the prompt has no tokens; send text_input, input_ids or messages"),
             (
@@ -111,6 +114,7 @@ class GenerationRequest:
                 f"num_draft_tokens is {self.num_draft_tokens}; the engine was built for 0 to "
                 f"{limits.max_draft_len}, and {ADAPTIVE} adapts",
             ),
+            (bool(ends), f"end_id is outside the vocabulary of {limits.vocab_size}: {ends[:1]}"),
             ("" in self.stop_strings, "stop_words holds an empty string; leave it out"),
         )
         faults = [message for wrong, message in checks if wrong]
