@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from trtspec.client import Client, RequestRefused
@@ -138,6 +139,16 @@ def test_http_gives_the_same_answer(live_server: Server, client: Client) -> None
     events = post(live_server, "generate_stream", body | {"stream": True, "num_draft_tokens": 3})
     texts = [json.loads(line.removeprefix("data: "))["text_output"] for line in events.split("\n") if line]
     assert "".join(texts) == expected.text
+
+
+def test_the_cumulative_log_prob_of_a_stream_is_that_of_all_tokens_so_far(live_server: Server) -> None:
+    body = {"text_input": PROMPT, "max_tokens": 12, "stream": True, "return_log_probs": True}
+    events = [line for line in post(live_server, "generate_stream", body).split("\n") if line]
+    total = 0.0
+    for event in (json.loads(line.removeprefix("data: ")) for line in events):
+        total += float(np.sum(event["output_log_probs"]))
+        assert event["cum_log_probs"] == pytest.approx(total, abs=1e-4)
+    assert len(events) > 1
 
 
 def test_http_echoes_the_prompt_when_asked(live_server: Server) -> None:

@@ -49,6 +49,8 @@ class Answer:
         self._timeout_s = timeout_s
         self._streams = streams
         self._times = CallTimes(FixedDraftLength(max_draft_len), arrival_s=arrival_s)
+        # Of the tokens that have gone out.
+        self._cum_log_prob = 0.0
         # Tokens that each response has brought.
         self._steps: list[int] = []
         self._drafted: Drafted | None = None
@@ -124,12 +126,16 @@ class Answer:
 
         def last(delta: Delta) -> Any:
             usage = usage_tensors(self._request, self._output, speculation, self._times)
-            return pb.InferenceResponse([*delta_tensors(delta, self._request), *usage])
+            return pb.InferenceResponse([*self._delta_tensors(delta), *usage])
 
         self._caller.end(last)
 
     def _response(self, delta: Delta) -> Any:
-        return pb.InferenceResponse(delta_tensors(delta, self._request))
+        return pb.InferenceResponse(self._delta_tensors(delta))
+
+    def _delta_tensors(self, delta: Delta) -> list[Any]:
+        self._cum_log_prob += sum(token.log_prob or 0.0 for token in delta.tokens)
+        return delta_tensors(delta, self._request, self._cum_log_prob)
 
     def _speculation(self) -> Speculation:
         return speculation_of(self._steps, self._drafted, self._max_draft_len)

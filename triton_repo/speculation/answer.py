@@ -62,6 +62,8 @@ class Answer:
         self._call: Call | None = None
         self._asked_before: set[Role] = set()
         self._over = False
+        # Of the tokens that have gone out.
+        self._cum_log_prob = 0.0
         # Of the draft; "" where there is none that still has to be told.
         self._failure = ""
         caller.add(Delta(text=request.echo) + output.take())
@@ -132,12 +134,16 @@ class Answer:
         self._caller.add(delta, self._response if self._streams and is_worth_it else None)
 
     def _response(self, delta: Delta) -> Any:
-        return pb.InferenceResponse(delta_tensors(delta, self._request))
+        return pb.InferenceResponse(self._delta_tensors(delta))
 
     def _last_response(self, delta: Delta) -> Any:
         made = self._generation
         usage = usage_tensors(self._request, self._output, made.speculation, made.times)
-        return pb.InferenceResponse([*delta_tensors(delta, self._request), *usage])
+        return pb.InferenceResponse([*self._delta_tensors(delta), *usage])
+
+    def _delta_tensors(self, delta: Delta) -> list[Any]:
+        self._cum_log_prob += sum(token.log_prob or 0.0 for token in delta.tokens)
+        return delta_tensors(delta, self._request, self._cum_log_prob)
 
     def _leave(self) -> None:
         self._over = True

@@ -152,8 +152,8 @@ def _read_bias(inputs: Inputs, tokenizer: Tokenizer, limits: Limits) -> NDArray[
     return bias_V
 
 
-def delta_tensors(delta: Delta, request: GenerationRequest) -> list[Any]:
-    """Return what a response carries of the answer."""
+def delta_tensors(delta: Delta, request: GenerationRequest, cum_log_prob: float) -> list[Any]:
+    """Return what a response carries of the answer; `cum_log_prob` is that of all tokens up to here."""
     tensors = [
         _text("text_output", delta.text),
         pb.Tensor("output_ids", np.array([[token.id for token in delta.tokens]], np.int32)),
@@ -163,7 +163,7 @@ def delta_tensors(delta: Delta, request: GenerationRequest) -> list[Any]:
     if request.return_log_probs:
         log_probs = np.array([[[token.log_prob for token in delta.tokens]]], np.float32)
         tensors.append(pb.Tensor("output_log_probs", log_probs))
-        tensors.append(pb.Tensor("cum_log_probs", log_probs.sum(-1, dtype=np.float32)))
+        tensors.append(pb.Tensor("cum_log_probs", np.array([[cum_log_prob]], np.float32)))
     if request.return_logits and delta.tokens:
         rows = [token.logits_V for token in delta.tokens if token.logits_V is not None]
         tensors.append(pb.Tensor("generation_logits", np.stack(rows)[None, None].astype(np.float32)))
