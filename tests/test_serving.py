@@ -151,12 +151,18 @@ def test_the_cumulative_log_prob_of_a_stream_is_that_of_all_tokens_so_far(live_s
     assert len(events) > 1
 
 
+def test_http_requests_may_have_what_is_no_option(live_server: Server) -> None:
+    beside = {"id": "7", "priority": 1, "parameters": {"num_draft_tokens": 2}, "x-tenant": "somebody"}
+    answer = json.loads(post(live_server, "generate", {"text_input": PROMPT, "max_tokens": 4, **beside}))
+    assert answer["num_output_tokens"] == 4
+
+
 def test_http_echoes_the_prompt_when_asked(live_server: Server) -> None:
     body = {"text_input": PROMPT, "max_tokens": 8, "exclude_input_in_output": False}
     assert json.loads(post(live_server, "generate", body))["text_output"].startswith(PROMPT)
 
 
-@pytest.mark.parametrize("name", ["beam_width", "num_return_sequences"])
+@pytest.mark.parametrize("name", ["beam_width", "num_return_sequences", "n", "temperatur"])
 def test_http_options_that_are_not_served_are_refused(live_server: Server, name: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         post(live_server, "generate", {"text_input": PROMPT, "max_tokens": 8, name: 2})

@@ -6,6 +6,7 @@ dimension of 1.
 
 from __future__ import annotations
 
+import json
 import secrets
 from typing import Any
 
@@ -30,6 +31,12 @@ UNSUPPORTED = (
 )
 ONLY_FALSE = ("return_context_logits", "return_perf_metrics")
 ONLY_ONE = ("beam_width", "num_return_sequences")
+# What may stand beside the tensors. Triton's HTTP frontend puts every key there that is no input, so
+# that an option we do not know, or one misspelt, would be ignored; forwarded headers arrive there too.
+NO_OPTIONS = {
+    *("id", "model", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end"),
+    *("authorization", "traceparent", "tracestate"),
+}
 
 
 class Inputs:
@@ -53,6 +60,11 @@ class Inputs:
     def flag(self, name: str, default: bool = False) -> bool:
         value = self.array(name)
         return default if value is None else bool(value[0])
+
+    def unknown_options(self) -> list[str]:
+        """Return the names of what was sent beside the tensors as if it were an option."""
+        beside = json.loads(self._request.parameters() or "{}")
+        return sorted(name for name in beside if name not in NO_OPTIONS and "-" not in name)
 
     def texts(self, name: str) -> tuple[str, ...]:
         value = self.array(name)
@@ -115,6 +127,7 @@ def _refuse_unsupported(inputs: Inputs) -> None:
     asked = [name for name in UNSUPPORTED if inputs.array(name) is not None]
     asked += [name for name in ONLY_FALSE if inputs.flag(name)]
     asked += [name for name in ONLY_ONE if (inputs.integer(name) or 1) != 1]
+    asked += inputs.unknown_options()
     if asked:
         raise RequestError(f"not supported by this model: {', '.join(asked)}; leave them out")
 
