@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from trtspec.client._answer import Answer, Terms
 from trtspec.client._errors import CallFailed, InvalidArgument, RequestRefused
 from trtspec.client._metadata import MODELS, Metadata, fit
@@ -56,7 +58,8 @@ class Calls:
         if self.closed:
             raise InvalidArgument("client: found it closed, expected it open; make another")
         check_timeout(timeout_s)
-        return self.timeout_s if timeout_s is None else timeout_s
+        allowed_s = self.timeout_s if timeout_s is None else timeout_s
+        return None if allowed_s == math.inf else allowed_s
 
     def wait_s(self, error: CallFailed, attempt: int) -> float:
         """Return after how many seconds to ask again; raises the error when not to."""
@@ -80,9 +83,10 @@ def no_model(names: Sequence[str], error: RequestRefused) -> RequestRefused:
 
 
 def check_timeout(timeout_s: float | None) -> None:
-    if timeout_s is not None and not (math.isfinite(timeout_s) and timeout_s > 0):
+    is_number = isinstance(timeout_s, int | float | np.integer | np.floating)
+    if timeout_s is not None and not (is_number and timeout_s > 0):
         raise InvalidArgument(
-            f"timeout_s: found {timeout_s}, expected a positive, finite number of seconds; None is no limit"
+            f"timeout_s: found {timeout_s!r}, expected a positive number of seconds; math.inf is no limit"
         )
 
 

@@ -48,8 +48,8 @@ class Client:
             https:// are encrypted.
         model: what to ask; by default the first the server has of tensorrt_llm_bls (trtspec's,
             NVIDIA's), ensemble and tensorrt_llm (NVIDIA's llmapi).
-        timeout_s: for a whole answer, unless a call says otherwise; None: no limit. The server stops
-            working on an answer whose time is up.
+        timeout_s: for a whole answer, unless a call says otherwise; None: no limit, which in a call is
+            math.inf. The server stops working on an answer whose time is up.
         api_key: sent as `authorization: Bearer …`.
         headers: sent with every request.
         tls: own authorities, and a certificate for servers that ask for one.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -193,6 +194,19 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def test_a_call_may_take_as_long_as_it_takes_though_the_client_has_a_limit() -> None:
+    allowed: list[float | None] = []
+
+    def note(request: InferRequest) -> list[Delta]:
+        allowed.append(request.timeout_s)
+        return [Delta("a")]
+
+    with Client(transport=MockTransport(note), timeout_s=30.0) as client:
+        for timeout_s in (None, 5.0, math.inf):
+            client.generate("x", timeout_s=timeout_s)
+    assert allowed == [30.0, 5.0, None]
 
 
 def busy(request: InferRequest) -> Any:

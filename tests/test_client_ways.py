@@ -397,10 +397,10 @@ def test_text_that_a_model_accumulates_comes_as_deltas(way: str) -> None:
             assert stream.result.text == "Grüße"
 
 
-@pytest.mark.parametrize("timeout_s", [0, -1, float("inf"), float("nan")])
-def test_a_time_limit_that_is_none_is_refused(way: str, timeout_s: float) -> None:
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), "5"])
+def test_a_time_limit_that_is_none_is_refused(way: str, timeout_s: Any) -> None:
     with asking(way, endless) as (server, client):
-        with pytest.raises(InvalidArgument, match=r"^timeout_s: found .*; None is no limit"):
+        with pytest.raises(InvalidArgument, match=r"^timeout_s: found .*; math.inf is no limit"):
             client.generate("x", timeout_s=timeout_s)
         assert server.asked == []
 
