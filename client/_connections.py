@@ -8,13 +8,21 @@ import threading
 from typing import Any
 
 from trtspec.client._endpoint import GRPC_MESSAGE_BYTES, Endpoint
-from trtspec.client._errors import CallFailed
+from trtspec.client._errors import CallFailed, ConnectionFailed
 from trtspec.client._events import error_of
 from trtspec.client._failures import STATUS_OF_HTTP, Call
 
 IDLE_CONNECTIONS = 16
 
 BROKEN = (OSError, http.client.HTTPException)
+
+
+def broken(called: Call, error: Exception, *, begun: bool = False) -> CallFailed:
+    """Return the error for a connection that is one of BROKEN."""
+    no_http = isinstance(error, http.client.BadStatusLine) and not isinstance(error, ConnectionError)
+    if no_http:
+        return called.nonsense("an answer that is not HTTP (is that the port for gRPC?)")
+    return called.failure("UNAVAILABLE", str(error) or type(error).__name__, begun=begun)
 
 
 class Pool:
@@ -52,7 +60,14 @@ class Pool:
 def get_metrics(endpoint: Endpoint, timeout_s: float) -> str:
     """Return the text at an endpoint's metrics port."""
     metrics = endpoint.for_metrics()
-    body = get(metrics, "/metrics", Call(f"{metrics.url}/metrics", timeout_s=timeout_s))
+    called = Call(f"{metrics.url}/metrics", timeout_s=timeout_s)
+    try:
+        body = get(metrics, "/metrics", called)
+    except ConnectionFailed as error:
+        if endpoint.metrics_url:
+            raise
+        words = f"{error.server_message}; if the metrics are on another port, pass metrics_url"
+        raise called.failure("UNAVAILABLE", words) from None
     return body.decode(errors="replace")
 
 
@@ -68,7 +83,7 @@ def get(endpoint: Endpoint, path: str, called: Call) -> bytes:
     except TimeoutError:
         raise called.failure("DEADLINE_EXCEEDED", "") from None
     except BROKEN as error:
-        raise called.failure("UNAVAILABLE", str(error) or type(error).__name__) from None
+        raise broken(called, error) from None
     if response.status != http.client.OK:
         raise http_failure(called, response.status, body)
     return body

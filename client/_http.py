@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 from urllib.parse import quote
 
-from trtspec.client._connections import BROKEN, Pool, get, get_metrics, http_failure
+from trtspec.client._connections import BROKEN, Pool, broken, get, get_metrics, http_failure
 from trtspec.client._endpoint import GRPC_MESSAGE_BYTES, Endpoint
 from trtspec.client._errors import CallFailed
 from trtspec.client._events import EventParser, read_json, write_json
@@ -161,8 +161,7 @@ class HttpResponses:
         except TimeoutError:
             raise self._called.failure("DEADLINE_EXCEEDED", "", begun=self._begun) from None
         except BROKEN as error:
-            words = str(error) or type(error).__name__
-            raise self._called.failure("UNAVAILABLE", words, begun=self._begun) from None
+            raise broken(self._called, error, begun=self._begun) from None
         except ValueError as error:
             raise self._called.nonsense(f"no event of a stream ({error})") from None
         finally:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import socket
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -387,9 +389,31 @@ def test_metrics_come_from_the_server(way: str) -> None:
             assert client.metrics().total("trtspec_rounds_total") == 3
     with (
         client_for(way, "http://localhost:1" if "http" in way else "localhost:1") as client,
-        pytest.raises(ConnectionFailed),
+        pytest.raises(
+            ConnectionFailed, match="refused; if the metrics are on another port, pass metrics_url"
+        ),
     ):
         client.metrics()
+
+
+def test_what_does_not_speak_http_is_said_to_be_just_that() -> None:
+    with socket.create_server(("localhost", 0)) as listening:
+
+        def answer() -> None:
+            with listening.accept()[0] as connection:
+                connection.recv(4096)
+                # What gRPC begins with: a frame of settings.
+                connection.sendall(b"\0\0\x12\4\0\0\0\0\0\0\x03\x7f\xff\xff\xff")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"http://localhost:{listening.getsockname()[1]}"
+        with (
+            Client(url, timeout_s=20, retry=Retry(attempts=1)) as client,
+            pytest.raises(StreamBroken, match="that is not HTTP"),
+        ):
+            client.generate("x")
+        thread.join()
 
 
 def test_http_connections_are_used_again() -> None:
