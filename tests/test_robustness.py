@@ -192,11 +192,13 @@ def test_answers_go_on_without_a_wedged_draft_and_take_it_up_again(server: Serve
         with ThreadPoolExecutor(4) as threads:
             answers = list(threads.map(lambda i: client.generate(PROMPT, max_tokens=24), range(4)))
         after = client.generate(PROMPT, max_tokens=24)
+        assert eventually(lambda: client.metrics().total("trtspec_draft_failing") == 1)
     assert {answer.token_ids for answer in (*answers, after)} == {whole.token_ids}
     expected = f"the draft failed: the draft engine gave no answer within {DRAFT_TIMEOUT_S} s"
     assert {off_reason(answer) for answer in (*answers, after)} == {expected}
     assert rounds(after) == 0
     assert eventually(lambda: rounds(client.generate(PROMPT, max_tokens=24)) > 0)
+    assert eventually(lambda: client.metrics().total("trtspec_draft_failing") == 0)
 
 
 @pytest.mark.parametrize(

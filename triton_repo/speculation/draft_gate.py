@@ -37,6 +37,11 @@ class DraftGate:
             self._next_trial = self._clock() + self._pause_s
             return ""
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the draft failed and has not worked since."""
+        return bool(self._failure)
+
     def failed(self, failure: str) -> bool:
         """Close the gate; True if it was open."""
         with self._lock:

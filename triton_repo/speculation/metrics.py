@@ -38,6 +38,7 @@ COUNTERS = {
 }
 GAUGES = {
     "trtspec_draft_length": "Draft length that adapting requests use at present; 0 is none",
+    "trtspec_draft_failing": "1 while the draft is left alone because it failed, else 0",
     "trtspec_requests_in_flight": "Requests that the public model works on",
 }
 

@@ -61,6 +61,7 @@ class TritonPythonModel:
             args["model_name"],
             {
                 "trtspec_draft_length": lambda: self._draft_lengths.current,
+                "trtspec_draft_failing": lambda: self._gate.is_closed,
                 "trtspec_requests_in_flight": lambda: len(self._callers),
             },
         )
