@@ -157,7 +157,13 @@ def test_no_tokens_are_generated_where_none_are_asked_for(adaptive_server: Serve
         ({"messages": "{"}, "messages: not JSON"),
         ({"messages": "[]", "text_input": "a"}, "exactly one of text_input, input_ids and messages"),
         ({"text_input": "a", "num_draft_tokens": -2}, "num_draft_tokens is -2; .* and -1 adapts"),
-        ({"text_input": "a", "max_tokens": -1}, "max_tokens is -1; it must be at least 0"),
+        ({"text_input": "a", "max_tokens": -1}, 'max_tokens is -1; it must be at least 0"'),
+        ({"text_input": "a", "top_k": -1}, 'top_k is -1, expected a finite number, at least 0"'),
+        ({"text_input": "a", "presence_penalty": 1e39}, 'presence_penalty is inf, expected a finite number"'),
+        (
+            {"text_input": "a", "top_p": 2},
+            'top_p is 2.0, expected a finite number, at least 1e-06, at most 1"',
+        ),
     ],
 )
 def test_what_cannot_be_served_is_refused(

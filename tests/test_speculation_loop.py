@@ -256,7 +256,10 @@ def test_an_engine_that_stops_by_itself_ends_the_answer(target: Engine) -> None:
         ({"num_draft_tokens": 9}, "built for 0 to 8"),
         ({"num_draft_tokens": -2}, "is -2; the engine was built for 0 to 8, and -1 adapts"),
         ({"stop_strings": ("",)}, "empty string"),
-        ({"sampling": Sampling(temperature=-0.1)}, "temperature is -0.1, expected a number from 0 to inf"),
+        (
+            {"sampling": Sampling(temperature=-0.1)},
+            "temperature is -0.1, expected a finite number, at least 0",
+        ),
         ({"sampling": Sampling(temperature=math.nan)}, "temperature is nan"),
         ({"sampling": Sampling(top_p=1.5)}, "top_p is 1.5"),
         ({"sampling": Sampling(top_k=-1)}, "top_k is -1"),

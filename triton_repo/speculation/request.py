@@ -60,7 +60,9 @@ class Sampling:
             yield "embedding_bias_weights add up to NaN or infinity for a token, expected numbers"
         for name, value, low, high in ranges:
             if value is not None and not (low <= value <= high and math.isfinite(value)):
-                yield f"{name} is {value}, expected a number from {low} to {high}"
+                bounds = [f"{word} {bound:g}" for word, bound in (("at least", low), ("at most", high))]
+                expected = ["a finite number", *(text for text in bounds if "inf" not in text)]
+                yield f"{name} is {value}, expected {', '.join(expected)}"
 
     @property
     def greedy(self) -> bool:
@@ -106,7 +108,7 @@ class GenerationRequest:
                 f"the engine holds {limits.max_seq_len}; shorten the prompt or lower max_tokens",
             ),
             (
-                not 0 <= self.min_tokens <= self.max_tokens,
+                not 0 <= self.min_tokens <= max(self.max_tokens, 0),
                 f"min_tokens is {self.min_tokens}; it must lie between 0 and max_tokens {self.max_tokens}",
             ),
             (
