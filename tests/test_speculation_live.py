@@ -173,6 +173,11 @@ def test_what_cannot_be_served_is_refused(
         ask(adaptive_server, **{"max_tokens": 4, **inputs})
 
 
+def test_a_request_that_does_not_say_how_many_tokens_is_refused(adaptive_server: Server) -> None:
+    with pytest.raises(AssertionError, match="refused: max_tokens is missing"):
+        ask(adaptive_server, text_input="def main(")
+
+
 def test_without_a_template_a_conversation_is_refused_with_what_to_do(live_server: Server) -> None:
     with pytest.raises(AssertionError, match=r"refused: messages: .* `trtspec repo --chat-template FILE`"):
         ask(live_server, messages=json.dumps(MESSAGES), max_tokens=4)

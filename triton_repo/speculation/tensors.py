@@ -87,13 +87,17 @@ def read_request(
     check_sizes(inputs.array, limits.max_seq_len)
     text, prompt_ids = _read_prompt(inputs, tokenizer, chat)
     echoes = not inputs.flag("exclude_input_in_output", excludes_input)
+    max_tokens = inputs.integer("max_tokens")
+    if max_tokens is None:
+        # Triton counts required inputs and does not look at their names.
+        raise RequestError("max_tokens is missing; say how many tokens to generate at most")
     end_id = inputs.integer("end_id")
     if end_id is not None:
         eos_ids = (end_id,) if end_id >= 0 else ()
     num_draft_tokens = inputs.integer("num_draft_tokens")
     request = GenerationRequest(
         prompt_ids=prompt_ids,
-        max_tokens=inputs.integer("max_tokens") or 0,
+        max_tokens=max_tokens,
         num_draft_tokens=limits.default_draft_len if num_draft_tokens is None else num_draft_tokens,
         eos_ids=eos_ids,
         min_tokens=inputs.integer("min_tokens") or 0,
