@@ -462,6 +462,12 @@ BREAKS = (
     broken(
         "unsafe.address",
         "nvidia",
+        add("start.sh", 'tritonserver --model-repository=/models --http-address="${HOST:-0.0.0.0}"\n'),
+        file="start.sh",
+    ),
+    broken(
+        "unsafe.address",
+        "nvidia",
         add("start.sh", "tritonserver --model-repository=/models\n"),
         file="start.sh",
     ),

@@ -158,6 +158,17 @@ def test_placement_reaches_the_repository(
     assert target["participant_ids"].string_value == "2,3"
 
 
+def test_fast_logits_need_engines_that_give_logits(
+    tmp_path: Path, built_pair: EnginePair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    silent = write_pair(tmp_path / "pair", built_pair.tokenizer, gather_generation_logits=False)
+    with pytest.raises(SystemExit) as stop:
+        main(["repo", str(silent.path), "--output", str(tmp_path / "repo"), "--fast-logits"])
+    assert stop.value.code == 1
+    said = capsys.readouterr().err
+    assert "tensorrt_llm, tensorrt_llm_draft gives none; build with --acceptance logits" in said
+
+
 def test_how_to_serve_is_said(pair: EnginePair, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "repo"
     main(["repo", str(pair.path), "--output", str(output)])

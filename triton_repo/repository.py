@@ -130,6 +130,13 @@ def _plan_tensorrt(pair: EnginePair, options: RepositoryOptions) -> Contents:
     target_source, draft_source = (
         EngineSource(read_engine_config(engine), files_in(engine)) for engine in (pair.target, pair.draft)
     )
+    sources = {TARGET_MODEL: target_source, DRAFT_MODEL: draft_source}
+    silent = [name for name, source in sources.items() if not source.config.gathers_generation_logits]
+    if options.launch.fast_logits and silent:
+        raise RepositoryError(
+            f"{pair.path}: fast logits pass the models' logits on, and {', '.join(silent)} gives none; build "
+            "with --acceptance logits"
+        )
     written = tensorrt_models(
         target_source,
         draft_source,

@@ -12,7 +12,7 @@ from trtspec.triton_repo.lint.layout import Layout
 REMOTE_CODE = re.compile(r"trust[_-]remote[_-]code\b(?![\"']?\s*[=:]\s*[\"']?(?:false|False|0)\b)")
 DOCKER = re.compile(r"\b(docker|podman)\s+run\b")
 ADDRESS = re.compile(r"--(http|grpc|metrics)-address")
-EVERY_ADDRESS = re.compile(r"--(?:http|grpc|metrics)-address[ =][\"']?(?:0\.0\.0\.0|::)")
+EVERY_ADDRESS = re.compile(r"--(?:http|grpc|metrics)-address[ =][\"']?(?:\$\{\w+:?[-=])?(?:0\.0\.0\.0|::)")
 SHARED_MEMORY = re.compile(r"--shm-size|--ipc[ =]")
 PATH_PARAMETERS = ("gpt_model_path", "tokenizer_dir", "executor_worker_path", "lora_prefetch_dir")
 
