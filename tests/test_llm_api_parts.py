@@ -14,7 +14,7 @@ from trtspec.triton_repo.llm_api.capabilities import Capabilities
 from trtspec.triton_repo.llm_api.sampling import sampling_keywords
 from trtspec.triton_repo.speculation.request import GenerationRequest, RequestError, Sampling
 
-ALL = Capabilities(max_draft_len=4, one_engine=False, samples=True, penalties=True)
+ALL = Capabilities(max_draft_len=4, fixed_length=True, one_engine=False, samples=True, penalties=True)
 PLAIN = GenerationRequest(prompt_ids=(5, 6), max_tokens=9, num_draft_tokens=4, eos_ids=(2,))
 
 
@@ -84,6 +84,14 @@ def test_counts_that_disagree_are_told_without_positions() -> None:
     found = speculation_of([1, 6], Drafted(8, 4), 4)
     assert (found.rounds, found.proposed, found.accepted) == (2, 8, 4)
     assert found.accepted_per_position == found.proposed_per_position == []
+
+
+def test_where_rounds_differ_in_length_only_what_is_said_is_told() -> None:
+    found = speculation_of([1, 3, 1], Drafted(6, 2), 4, fixed_length=False)
+    assert (found.rounds, found.proposed, found.accepted) == (2, 6, 2)
+    assert found.accepted_per_position == []
+    unsaid = speculation_of([1, 3, 1], None, 4, fixed_length=False)
+    assert (unsaid.rounds, unsaid.proposed, unsaid.accepted) == (0, 0, 0)
 
 
 def test_an_answer_of_one_token_had_no_round() -> None:

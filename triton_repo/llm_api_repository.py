@@ -47,6 +47,8 @@ def llm_api_folder(pair: EnginePair, options: RepositoryOptions) -> ModelFolder:
         eos_token_ids=manifest.eos_token_ids,
     )
     can = {
+        # Only n-grams are drafted where some are found.
+        "fixed_length": manifest.speculation != "ngram",
         "one_engine": one_engine,
         "samples": not one_engine or drafting.get("allow_advanced_sampling", False),
         "penalties": not one_engine or drafting.get("enable_penalty", False),

@@ -27,7 +27,7 @@ LAUNCH_NAMES = {"Dockerfile", "Makefile"}
 # Who drafts and verifies: our loop, NVIDIA's, or TensorRT-LLM itself behind its LLM API.
 Owner = Literal["trtspec", "nvidia", "engine"]
 # Where a model over the LLM API keeps its arguments: NVIDIA's name and ours.
-LLM_API_FILES = ("model.yaml", "llm_args.yaml")
+LLM_API_FILES = ("model.yaml", "llm_args.yaml", "llm_args.json")
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ LOOP_PARAMETERS = (
     Parameter("exclude_input_in_output", "flag", required=True),
     Parameter("max_inflight_requests", "integer", required=True),
     Parameter("max_rows_per_call", "integer", required=True),
-    Parameter("engine_runtime", "choice", choices=("cpu", "tensorrt", "pytorch"), required=True),
+    Parameter("engine_runtime", "choice", choices=("cpu", "tensorrt"), required=True),
     Parameter("target_timeout_s", "number", required=True),
     Parameter("draft_timeout_s", "number", required=True),
 )

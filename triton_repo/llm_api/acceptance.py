@@ -16,7 +16,9 @@ class Drafted:
     accepted: int
 
 
-def speculation_of(steps: Sequence[int], drafted: Drafted | None, max_draft_len: int) -> Speculation:
+def speculation_of(
+    steps: Sequence[int], drafted: Drafted | None, max_draft_len: int, *, fixed_length: bool = True
+) -> Speculation:
     """Return the figures of an answer.
 
     The first response brings the token that the prompt leads to; each later one is a round, as long as
@@ -25,8 +27,14 @@ def speculation_of(steps: Sequence[int], drafted: Drafted | None, max_draft_len:
     Args:
         steps: tokens that each response has brought.
         drafted: None where TensorRT-LLM did not say, as when an answer was stopped.
+        fixed_length: whether every round drafts `max_draft_len` tokens. Where not, what TensorRT-LLM
+            does not say is not known.
     """
     kept = [count - 1 for count in steps[1:]]
+    if not fixed_length:
+        found = drafted or Drafted(0, 0)
+        rounds = len(kept) if found.proposed else 0
+        return Speculation(rounds=rounds, proposed=found.proposed, accepted=found.accepted)
     counted = Drafted(len(kept) * max_draft_len, sum(kept))
     found = drafted or counted
     speculation = Speculation(

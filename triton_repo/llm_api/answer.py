@@ -36,6 +36,7 @@ class Answer:
         metrics: Metrics,
         *,
         max_draft_len: int,
+        fixed_length: bool,
         timeout_s: float,
         arrival_s: float,
         streams: bool,
@@ -46,6 +47,7 @@ class Answer:
         self._llm = llm
         self._metrics = metrics
         self._max_draft_len = max_draft_len
+        self._fixed_length = fixed_length
         self._timeout_s = timeout_s
         self._streams = streams
         self._times = CallTimes(FixedDraftLength(max_draft_len), arrival_s=arrival_s)
@@ -138,4 +140,6 @@ class Answer:
         return delta_tensors(delta, self._request, self._cum_log_prob)
 
     def _speculation(self) -> Speculation:
-        return speculation_of(self._steps, self._drafted, self._max_draft_len)
+        return speculation_of(
+            self._steps, self._drafted, self._max_draft_len, fixed_length=self._fixed_length
+        )

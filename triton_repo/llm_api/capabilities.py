@@ -12,10 +12,12 @@ from ..speculation.request import GenerationRequest, RequestError
 class Capabilities:
     """Of one engine.
 
-    It drafts the same number of tokens in every round of every request.
+    It drafts as many tokens as it can in every round of every request.
     """
 
     max_draft_len: int
+    # Every round drafts so many; where not, it drafts what it finds.
+    fixed_length: bool
     # Draft and target are one engine, whose sampling knows less than that of plain requests.
     one_engine: bool
     # Temperature, top-k and top-p.
@@ -27,6 +29,7 @@ class Capabilities:
         """Return what the parameters of the model say."""
         return cls(
             max_draft_len=int(settings["max_draft_len"]),
+            fixed_length=settings["fixed_length"] == "true",
             one_engine=settings["one_engine"] == "true",
             samples=settings["samples"] == "true",
             penalties=settings["penalties"] == "true",

@@ -111,6 +111,7 @@ class TritonPythonModel:
             self._llm,
             self._metrics,
             max_draft_len=self._can.max_draft_len,
+            fixed_length=self._can.fixed_length,
             timeout_s=self._timeout_s,
             arrival_s=arrival_s,
             streams=inputs.flag("stream"),
