@@ -452,6 +452,25 @@ def test_what_cannot_be_verified_is_exit_code_1(run: Run, demo_pair: Path, tmp_p
         assert message in err
 
 
+def test_what_was_found_is_reported_when_the_server_fails_later(
+    run: Run, demo_pair: Path, demo_reference: Any, demo_answers: Any, demo_prompts: Path, tmp_path: Path
+) -> None:
+    class Failing(DemoServer):
+        def _answer(self, asked: Asked) -> Iterator[Any]:
+            if asked.prompt == DEMO_PROMPTS[2]:
+                yield Fault("out of memory", "INTERNAL")
+            yield from super()._answer(asked)
+
+    junit = tmp_path / "report.xml"
+    with Failing(demo_answers, demo_reference) as server:
+        args = [server.url, "--reference", demo_pair / "target", "--prompts", demo_prompts, *GREEDY]
+        code, out, err = run(*args, "--num-draft-tokens", "0", "--concurrency", "1", "--junit", junit)
+    assert code == 1
+    assert "out of memory" in err
+    assert "stopped before the end; no defect in 2 findings" in out
+    assert '<error message="stopped before the end' in junit.read_text()
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

@@ -34,6 +34,10 @@ def to_junit(report: VerifyReport) -> str:
                 ElementTree.SubElement(case, "skipped", message=_clean(finding.detail))
             elif finding.detail:
                 ElementTree.SubElement(case, "system-out").text = _clean(finding.detail)
+    if not report.complete:
+        suite = ElementTree.SubElement(root, "testsuite", name="complete", tests="1", errors="1")
+        case = ElementTree.SubElement(suite, "testcase", classname="trtspec.verify", name="complete")
+        ElementTree.SubElement(case, "error", message="stopped before the end; what is missing was not seen")
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 

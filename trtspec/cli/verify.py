@@ -6,13 +6,14 @@ import json
 import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from trtspec.cli import EXIT_MISMATCH, EXIT_SIGNAL
+from trtspec.cli import EXIT_MISMATCH, EXIT_SIGNAL, Terminated
+from trtspec.errors import TrtspecError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -146,18 +147,30 @@ def command(
     )
     with _served(pair) if pair else nullcontext(pair_or_url) as url, Client(url) as client:
         verification = Verification(client, trusted, settings)
-        with suppress(KeyboardInterrupt):
+        failure: TrtspecError | Terminated | None = None
+        try:
             verification.run()
+        except KeyboardInterrupt:
+            pass  # the report says that it is not complete
+        except (TrtspecError, Terminated) as error:
+            failure = error
     report = verification.report
-    _write(report, junit, html)
-    if as_json:
-        click.echo(json.dumps(report.as_dict()))
-    else:
-        print_report(report)
+    if failure is None or report.findings:
+        _show(report, as_json)
+        _write(report, junit, html)
+    if failure is not None:
+        raise failure
     if not report.complete:
         ctx.exit(EXIT_SIGNAL + signal.SIGINT)
     if not report.ok:
         ctx.exit(EXIT_MISMATCH)
+
+
+def _show(report: VerifyReport, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(report.as_dict()))
+    else:
+        print_report(report)
 
 
 def _write(report: VerifyReport, junit: Path | None, html: Path | None) -> None:
