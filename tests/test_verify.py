@@ -471,9 +471,36 @@ def test_what_was_found_is_reported_when_the_server_fails_later(
     assert '<error message="stopped before the end' in junit.read_text()
 
 
+def test_a_server_built_for_fewer_draft_tokens_is_verified_up_to_those(
+    run: Run, demo_pair: Path, demo_reference: Any, demo_answers: Any, demo_prompts: Path
+) -> None:
+    class UpToTwo(DemoServer):
+        def _answer(self, asked: Asked) -> Iterator[Any]:
+            drafts = asked.values["num_draft_tokens"][0]
+            if not 0 <= drafts <= 2:
+                yield Fault(
+                    f"num_draft_tokens is {drafts}; the engine was built for 0 to 2", "INVALID_ARGUMENT"
+                )
+            yield from super()._answer(asked)
+
+    with UpToTwo(demo_answers, demo_reference) as server:
+        args = [server.url, "--reference", demo_pair / "target", "--prompts", demo_prompts, *GREEDY]
+        code, out, _ = run(*args, "--json")
+        asked = len(server.asked)
+        code_asked, out_asked, err = run(*args, "--num-draft-tokens", "0-3")
+        before = len(server.asked) - asked
+    report = json.loads(out)
+    assert (code, {case["num_draft_tokens"] for case in report["cases"]}) == (0, {0, 1, 2})
+    assert [found["name"] for found in report["findings"]] == [f"{n} draft tokens" for n in range(8, 2, -1)]
+    # What was asked for by name is an error, before anything is compared.
+    assert (code_asked, out_asked, before) == (1, "", 1)
+    assert "num_draft_tokens is 3" in err
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
+        (["x", "--num-draft-tokens", "0-99999999999"], "expected at most 1024"),
         (["localhost:8001"], "is no folder; for a running server pass --reference HF_DIR"),
         (["x", "--num-draft-tokens", "8-0"], "found '8-0', expected lengths like 4, 0,3,5, 0-8 or auto"),
         (["x", "--num-draft-tokens", "two"], "found 'two', expected lengths"),

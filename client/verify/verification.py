@@ -34,6 +34,8 @@ class Settings:
     prompts: Sequence[str] = DEFAULT_PROMPTS
     # AUTO is left out where the server does not know it.
     num_draft_tokens: Sequence[int] = (0,)
+    # Whether a length that the server refuses is passed over, and said so; else it is an error.
+    skip_refused_lengths: bool = False
     max_tokens: int = 64
     concurrency: int = 4
     # So many of the prompts are asked once more, each alone.
@@ -106,13 +108,26 @@ class Verification:
         return self.report
 
     def _known_lengths(self) -> list[int]:
+        """Return the lengths to ask with; the longest is tried before anything is compared."""
         lengths = list(self._settings.num_draft_tokens)
-        if AUTO in lengths:
-            try:
-                self._client.generate(self._settings.prompts[0], max_tokens=1, num_draft_tokens=AUTO)
-            except RequestRefused:
-                lengths.remove(AUTO)
+        if AUTO in lengths and self._refusal(AUTO):
+            lengths.remove(AUTO)
+        while (longest := max(lengths)) > 0 and (refusal := self._refusal(longest)):
+            # One has to be left, and more than "the server chooses".
+            if not self._settings.skip_refused_lengths or longest == min(n for n in lengths if n != AUTO):
+                raise refusal
+            lengths.remove(longest)
+            why = f"the server refuses it: {refusal}"
+            self._add(Finding("greedy", f"{longest} draft tokens", "skipped", why))
         return lengths
+
+    def _refusal(self, num_draft_tokens: int) -> RequestRefused | None:
+        prompt = self._settings.prompts[0]
+        try:
+            self._client.generate(prompt, max_tokens=1, num_draft_tokens=num_draft_tokens)
+        except RequestRefused as refusal:
+            return refusal
+        return None
 
     def _tokens(self) -> Generator[Finding, None, None]:
         prompts = spread(self._settings.prompts, self._settings.alone or 1)

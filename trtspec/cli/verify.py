@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # What a running server is asked up to: it does not say what its engines were built for.
 MAX_DRAFT_TOKENS = 8
+# More than any engine is built for, and few enough to be listed.
+MOST_DRAFT_TOKENS = 1024
 # The names of trtspec.client.verify, which is not imported for --help.
 AUTO = -1
 PART_NAMES = ("reference", "tokens", "greedy", "log-probs", "options", "sampling")
@@ -42,6 +44,8 @@ def _draft_lengths(ctx: click.Context, param: click.Parameter, value: str | None
         if not first.isdecimal() or (dash and not last.isdecimal()) or int(last or first) < int(first):
             expected = "expected lengths like 4, 0,3,5, 0-8 or auto"
             raise click.BadParameter(f"found {value!r}, {expected}", ctx, param)
+        if int(last or first) > MOST_DRAFT_TOKENS:
+            raise click.BadParameter(f"found {value!r}, expected at most {MOST_DRAFT_TOKENS}", ctx, param)
         lengths.update(range(int(first), int(last or first) + 1))
     if lengths == {AUTO}:
         raise click.BadParameter("auto alone says of no length that it is right; expected 0,auto", ctx, param)
@@ -138,9 +142,12 @@ def command(
     else:
         raise click.UsageError(f"{pair_or_url!r} is no folder; for a running server pass --reference HF_DIR")
     limit = pair.manifest.target.settings.max_draft_len if pair else MAX_DRAFT_TOKENS
+    if pair and num_draft_tokens and max(num_draft_tokens) > limit:
+        raise click.UsageError(f"--num-draft-tokens goes to {max(num_draft_tokens)}, the pair to {limit}")
     settings = Settings(
         prompts=read_prompts(prompts) if prompts else DEFAULT_PROMPTS,
         num_draft_tokens=num_draft_tokens or (*range(limit + 1), AUTO),
+        skip_refused_lengths=num_draft_tokens is None,
         dtype=dtype or (_dtype_of(pair) if pair else trusted.dtype),
         parts=parts or PARTS,
         **numbers,
