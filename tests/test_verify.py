@@ -497,6 +497,14 @@ def test_a_server_built_for_fewer_draft_tokens_is_verified_up_to_those(
     assert "num_draft_tokens is 3" in err
 
 
+def test_a_report_that_could_not_be_written_is_refused_before_the_start(run: Run, tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "no/report"):
+        for option in ("--junit", "--html"):
+            code, out, err = run("localhost:1", "--reference", tmp_path, option, path)
+            assert (code, out) == (2, "")
+            assert "expected a file to write" in err
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

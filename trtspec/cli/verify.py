@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -52,6 +53,18 @@ def _draft_lengths(ctx: click.Context, param: click.Parameter, value: str | None
     return tuple(sorted(lengths, key=lambda n: (n == AUTO, n)))
 
 
+def _new_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    """Refuse a report that could not be written, before there is one."""
+    if value is None:
+        return None
+    if value.is_dir() or not value.absolute().parent.is_dir():
+        found = "is a folder" if value.is_dir() else f"there is no folder {value.parent}"
+        raise click.BadParameter(f"{value}: {found}, expected a file to write", ctx, param)
+    if not os.access(value if value.exists() else value.absolute().parent, os.W_OK):
+        raise click.BadParameter(f"{value}: cannot be written", ctx, param)
+    return value
+
+
 @click.command(
     epilog="Exit codes: 0 no defect, 1 could not, 2 wrong usage, 3 a defect was found, 130 stopped by Ctrl-C."
 )
@@ -93,9 +106,17 @@ def _draft_lengths(ctx: click.Context, param: click.Parameter, value: str | None
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the seeds sent.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML to this file.")
 @click.option(
-    "--html", type=click.Path(path_type=Path), help="Write a page that needs nothing else to this file."
+    "--junit",
+    type=click.Path(path_type=Path),
+    callback=_new_file,
+    help="Write JUnit XML to this file.",
+)
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path),
+    callback=_new_file,
+    help="Write a page that needs nothing else to this file.",
 )
 @click.pass_context
 def command(
