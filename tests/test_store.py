@@ -168,6 +168,19 @@ def test_a_file_that_may_have_changed_is_read_again(tmp_path: Path, change: str)
     assert hashes.of([file])[0].sha256 == sha256(file)
 
 
+@pytest.mark.parametrize(
+    "note", ["[]", '{"files": []}', '{"files": {"weights": 3}}', '{"files": 1', "[" * 100_000]
+)
+def test_notes_that_say_nothing_are_no_error(tmp_path: Path, note: str) -> None:
+    file, hashes = tmp_path / "weights", Hashes(tmp_path / "hashes")
+    file.write_bytes(b"one")
+    settle(file)
+    (first,) = hashes.of([file])
+    (notes,) = (tmp_path / "hashes").iterdir()
+    notes.write_text(note)
+    assert hashes.of([file]) == [first]
+
+
 def test_a_file_written_this_moment_is_not_remembered(tmp_path: Path) -> None:
     file, hashes = tmp_path / "weights", Hashes(tmp_path / "hashes")
     file.write_bytes(b"one")

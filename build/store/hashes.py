@@ -92,8 +92,8 @@ class Hashes:
                 name: HashedFile(folder / name, digest, (size, mtime_ns, inode))
                 for name, (size, mtime_ns, inode, digest) in noted["files"].items()
             }
-        except (OSError, ValueError, KeyError, TypeError):
-            return {}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return {}  # read anew
 
     def _note(self, folder: Path, files: Mapping[str, HashedFile]) -> None:
         notes = self._notes(folder)
