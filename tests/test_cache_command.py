@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,50 @@ def test_verify_as_json_is_one_object(folder: Path, capsys) -> None:
     assert (code, err) == (3, "")
     (found,) = json.loads(out)["damaged"]
     assert (found["stage"], found["removed"]) == ("target", True)
+
+
+def cut(record: Path) -> None:
+    os.truncate(record, 100)
+
+
+def change_a_fact(record: Path) -> None:
+    said = json.loads(record.read_text())
+    said["facts"]["parameters"] = 1
+    record.write_text(json.dumps(said))
+
+
+@pytest.mark.parametrize("damage_record", [cut, change_a_fact, Path.unlink])
+def test_a_damaged_record_is_found_and_its_stage_made_again(
+    folder: Path, capsys, damage_record: Callable[[Path], None]
+) -> None:
+    record = weights(folder, "target").parents[1] / "stage.json"
+    key = record.parent.name
+    damage_record(record)
+    assert [found.key for found in list_store(folder / "store").damaged] == [key]
+    assert collect_garbage(folder / "store", dry_run=True).removed[0].key == key
+    code, out, err = run(capsys, "verify", "--cache", folder / "store")
+    assert code == 3
+    assert "4 stages read, 1 damaged" in out
+    assert f"{record}: not what was made; removed. Run again" in err
+    shutil.rmtree(folder / "pair")
+    said = build_again(folder)
+    assert [line for line in said if "Llama" in line] == [
+        f"target: LlamaForCausalLM from {folder / 'target'}"
+    ]
+
+
+def test_a_damaged_record_stops_no_build(folder: Path) -> None:
+    change_a_fact(weights(folder, "target").parents[1] / "stage.json")
+    shutil.rmtree(folder / "pair")
+    assert f"target: LlamaForCausalLM from {folder / 'target'}" in build_again(folder)
+
+
+def test_a_record_of_another_version_is_left_alone(folder: Path) -> None:
+    record = weights(folder, "target").parents[1] / "stage.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"new": 1}))
+    assert verify_store(folder / "store").damaged == ()
+    assert collect_garbage(folder / "store").removed == ()
+    assert record.exists()
 
 
 def use_up_to(store: Path, *, age_s: dict[str, float], now_ns: int) -> None:

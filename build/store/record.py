@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -47,6 +49,7 @@ class Record(Strict):
     stage: str
     made_for: MadeFor
     facts: dict[str, Any]
+    facts_sha256: str | None = None  # None: of an older trtspec
     files: dict[str, FileRecord]
 
     @property
@@ -106,12 +109,23 @@ class Entry:
 
 
 def read_entry(folder: Path) -> Entry | None:
-    """Return the finished stage in a folder; None where there is none."""
+    """Return the finished stage in a folder; None where there is none, or its record is damaged."""
     try:
         record = Record.model_validate_json((folder / RECORD).read_bytes())
     except (OSError, ValidationError):
         return None
-    return Entry(folder, record)
+    return Entry(folder, record) if record.facts_sha256 in (None, _sha256_of(record.facts)) else None
+
+
+def is_unreadable(folder: Path) -> bool:
+    """Whether a finished stage's record is damaged; one of another version is not, and is left alone."""
+    try:
+        content = json.loads((folder / RECORD).read_bytes())
+    except (OSError, ValueError):
+        return True
+    if not isinstance(content, dict):
+        return True
+    return content.get("facts_sha256") not in (None, _sha256_of(content.get("facts")))
 
 
 def write_record(folder: Path, stage: str, made_for: MadeFor, facts: dict[str, Any]) -> Record:
@@ -121,9 +135,13 @@ def write_record(folder: Path, stage: str, made_for: MadeFor, facts: dict[str, A
     with ThreadPoolExecutor(MAX_WORKERS) as pool:
         records = list(pool.map(_seal, paths))
     files = {str(path.relative_to(root)): record for path, record in zip(paths, records, strict=True)}
-    record = Record(stage=stage, made_for=made_for, facts=facts, files=files)
+    record = Record(stage=stage, made_for=made_for, facts=facts, facts_sha256=_sha256_of(facts), files=files)
     write_json(folder / RECORD, record.model_dump(mode="json"))
     return record
+
+
+def _sha256_of(facts: object) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def _seal(file: Path) -> FileRecord:

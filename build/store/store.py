@@ -19,7 +19,7 @@ from typing import Literal
 from trtspec.build.stages import RESUME, Done, Finished, Stage
 from trtspec.build.store.hashes import Hashes
 from trtspec.build.store.locks import Lock
-from trtspec.build.store.record import FILES, RECORD, Entry, MadeFor, read_entry, write_record
+from trtspec.build.store.record import FILES, RECORD, Entry, MadeFor, is_unreadable, read_entry, write_record
 from trtspec.engines.publish import source_folders, temporary_sibling
 from trtspec.errors import OutputError
 
@@ -83,6 +83,11 @@ class Store:
         """Return what is finished, by key."""
         folders = sorted((self.folder / STAGES).iterdir())
         return [entry for folder in folders if folder.suffix != PARTIAL and (entry := read_entry(folder))]
+
+    def unreadable(self) -> list[Path]:
+        """Return the folders of finished stages whose record is damaged."""
+        folders = sorted((self.folder / STAGES).iterdir())
+        return [f for f in folders if f.is_dir() and f.suffix != PARTIAL and is_unreadable(f)]
 
     def partials(self) -> list[Path]:
         """Return the folders of stages that are being made or were killed."""

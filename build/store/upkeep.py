@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from trtspec.build.store.record import Entry
+from trtspec.build.store.record import RECORD, Entry, read_entry
 from trtspec.build.store.store import PARTIAL, STAGES, Store, default_cache
 from trtspec.errors import OutputError
 
 StrPath = str | os.PathLike[str]
 UNFINISHED = "unfinished"
+DAMAGED = "damaged"
 
 
 @dataclass(frozen=True)
@@ -39,16 +40,25 @@ class UnfinishedStage:
 
 
 @dataclass(frozen=True)
+class DamagedStage:
+    """A stage whose record cannot be read, so that no build will use it."""
+
+    key: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
 class Listing:
     """What a store holds; stages used last come last."""
 
     folder: Path
     stages: tuple[KeptStage, ...]
     unfinished: tuple[UnfinishedStage, ...]
+    damaged: tuple[DamagedStage, ...]
 
     @property
     def size_bytes(self) -> int:
-        return sum(kept.size_bytes for kept in self.stages) + sum(left.size_bytes for left in self.unfinished)
+        return sum(found.size_bytes for found in (*self.stages, *self.unfinished, *self.damaged))
 
 
 @dataclass(frozen=True)
@@ -57,7 +67,7 @@ class Damage:
 
     path: Path
     stage: str
-    command: str  # the build to run again
+    command: str  # the build to run again; "" where the record that said so is damaged
     removed: bool  # with its stage
 
 
@@ -103,13 +113,17 @@ def list_store(cache: StrPath | None = None) -> Listing:
             for entry in _by_use(store)
         )
         unfinished = tuple(_unfinished(store, folder) for folder in store.partials())
-        return Listing(store.folder, stages, unfinished)
+        damaged = tuple(DamagedStage(folder.name, _size(folder)) for folder in store.unreadable())
+        return Listing(store.folder, stages, unfinished, damaged)
 
 
 def verify_store(cache: StrPath | None = None) -> Verified:
     """Read every file that is kept; a damaged stage is removed where no build uses it."""
     with _opened(cache) as store:
-        entries, damaged = store.entries(), []
+        entries, damaged = store.entries(), list[Damage]()
+        # One that a build holds is being replaced.
+        unreadable = [folder for folder in store.unreadable() if _remove(store, folder, unless=read_entry)]
+        damaged += [Damage(folder / RECORD, DAMAGED, "", removed=True) for folder in unreadable]
         for entry in entries:
             if names := entry.damaged():
                 removed = _remove(store, entry.folder)
@@ -117,7 +131,7 @@ def verify_store(cache: StrPath | None = None) -> Verified:
                 damaged += [
                     Damage(entry.files / name, entry.record.stage, command, removed) for name in names
                 ]
-        return Verified(store.folder, len(entries), tuple(damaged))
+        return Verified(store.folder, len(entries) + len(unreadable), tuple(damaged))
 
 
 def collect_garbage(
@@ -129,7 +143,7 @@ def collect_garbage(
 ) -> Collected:
     """Remove what killed builds have left, what was unused for long, and the longest unused that is too much.
 
-    What a running build uses stays.
+    Stages whose record is damaged, which no build can use, go too. What a running build uses stays.
     """
     with _opened(cache) as store:
         entries = _by_use(store)
@@ -140,6 +154,11 @@ def collect_garbage(
             if _remove(store, folder, dry_run=dry_run):
                 removed.append(Removed(found.key, UNFINISHED, found.size_bytes))
                 freed += size_bytes
+        for folder in store.unreadable():
+            size_bytes, freed_bytes = _size(folder), _linked_here(folder)
+            if _remove(store, folder, dry_run=dry_run, unless=read_entry):
+                removed.append(Removed(folder.name, DAMAGED, size_bytes))
+                freed += freed_bytes
         oldest_ns = None if unused_for_s is None else time.time_ns() - int(unused_for_s * 1e9)
         for entry in entries:
             too_old = oldest_ns is not None and entry.used_ns < oldest_ns
@@ -169,8 +188,11 @@ def _by_use(store: Store) -> list[Entry]:
 
 def _unfinished(store: Store, folder: Path) -> UnfinishedStage:
     key = folder.name.removesuffix(PARTIAL)
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-    return UnfinishedStage(key, size, in_use=not _is_free(store, key))
+    return UnfinishedStage(key, _size(folder), in_use=not _is_free(store, key))
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def _linked_here(folder: Path) -> int:
@@ -187,11 +209,15 @@ def _is_free(store: Store, key: str) -> bool:
         lock.close()
 
 
-def _remove(store: Store, folder: Path, *, dry_run: bool = False) -> bool:
-    """Remove a stage, finished or not; return False where a build uses it, and it stays."""
+def _remove(
+    store: Store, folder: Path, *, dry_run: bool = False, unless: Callable[[Path], object] | None = None
+) -> bool:
+    """Remove a stage, finished or not; return False where a build uses it, or `unless`, and it stays."""
     lock = store.lock(folder.name.removesuffix(PARTIAL))
     try:
         if not lock.try_to_take():
+            return False
+        if unless and unless(folder):
             return False
         if not dry_run:
             store.drop(folder)

@@ -58,6 +58,9 @@ def ls(cache: Path | None, as_json: bool) -> None:
     for left in listing.unfinished:
         state = "being made" if left.in_use else "killed; a build of the same goes on from it"
         click.echo(f"{'unfinished':<16}  {decimal(left.size_bytes):>10}  {left.key[:12]}  {state}")
+    for broken in listing.damaged:
+        state = "its stage.json cannot be read; `trtspec cache verify` or `gc` removes it"
+        click.echo(f"{'damaged':<16}  {decimal(broken.size_bytes):>10}  {broken.key[:12]}  {state}")
     click.echo(f"{listing.folder}: {len(listing.stages)} stages, {decimal(listing.size_bytes)}")
 
 
@@ -83,7 +86,8 @@ def verify(ctx: click.Context, cache: Path | None, as_json: bool) -> None:
     else:
         for damage in found.damaged:
             state = "removed" if damage.removed else "in use, not removed"
-            click.echo(f"{damage.path}: not what was made; {state}. Run again: {damage.command}", err=True)
+            again = damage.command or "the builds that you need"
+            click.echo(f"{damage.path}: not what was made; {state}. Run again: {again}", err=True)
         click.echo(f"{found.folder}: {found.checked} stages read, {len(found.damaged)} damaged")
     if found.damaged:
         ctx.exit(EXIT_MISMATCH)
