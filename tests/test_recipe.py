@@ -200,6 +200,32 @@ def test_a_flag_overrides_what_the_recipe_says_and_it_excludes(
     assert all(engine["command"][0] == "trtllm-build" for engine in engines)
 
 
+def test_a_flag_for_the_store_overrides_what_the_recipe_says_of_it(demo_pair, tmp_path):
+    store, recipe = tmp_path / "store", tmp_path / "recipe.toml"
+    models = f'target = "{demo_pair / "target"}"\ndraft = "{demo_pair / "draft"}"\nfingerprint = false\n'
+    recipe.write_text(f'[build]\n{models}cache = "{store}"\n')
+    main(["build", "--recipe", str(recipe), "--output", str(tmp_path / "one"), "--no-cache"])
+    assert not store.exists()
+    recipe.write_text(f"[build]\n{models}no_cache = true\n")
+    main(["build", "--recipe", str(recipe), "--output", str(tmp_path / "two"), "--cache", str(store)])
+    assert store.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ('cache = "x"\nno_cache = true', "--cache names a store, --no-cache wants none"),
+        ('cache = ""', "is empty, expected a folder"),
+    ],
+)
+def test_a_recipe_that_names_no_store_is_refused(tmp_path, capsys, said, message):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(f"[build]\n{said}\n")
+    arguments = ["build", "no-target", "no-draft", "--output", "x", "--recipe", str(recipe)]
+    assert stopped(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_a_wrong_recipe_stops_the_command_before_it_does_anything(tmp_path, capsys):
     recipe = tmp_path / "recipe.toml"
     recipe.write_text("[repo]\npear = 1\n[build]\n")

@@ -20,6 +20,7 @@ from trtspec.build.quantize.choices import (
 )
 from trtspec.build.runtimes.pytorch.options import PytorchOptions
 from trtspec.build.runtimes.tensorrt.options import Compile, TensorrtOptions
+from trtspec.cli.cache import cache_option
 from trtspec.cli.fields import changed, flags_of, take
 from trtspec.cli.report import reporting
 from trtspec.recipe.option import recipe_option, yields
@@ -110,11 +111,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Run the engines on a few prompts and record what they say (cpu runtime).",
 )
-@click.option(
-    "--cache",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of the store.  [default: $TRTSPEC_CACHE or ~/.cache/trtspec]",
-)
+@cache_option
 @click.option("--no-cache", is_flag=True, help="Keep nothing: no second build finds it, none can go on.")
 @recipe_option("build")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
@@ -174,6 +171,10 @@ def command(
         image = None
     if yields("script", "container", "image"):
         script = None
+    if yields("cache", "no_cache"):
+        cache = None
+    if yields("no_cache", "cache"):
+        no_cache = False
     if quantization and (target_quantization or draft_quantization):
         raise click.UsageError("--quantization is for both models; give it, or one for each")
     if cache and no_cache:

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,9 +15,19 @@ from trtspec.cli import EXIT_MISMATCH
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 SPANS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
+
+class StoreFolder(click.Path):
+    """A folder; "" would be the one we are in, which nobody means by an empty variable."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("is empty, expected a folder; leave it out for the user's own store", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 cache_option = click.option(
     "--cache",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=StoreFolder(path_type=Path, file_okay=False),
     help="Folder of the store.  [default: $TRTSPEC_CACHE or ~/.cache/trtspec]",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
