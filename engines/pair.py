@@ -75,7 +75,7 @@ def read_manifest(file: Path) -> Manifest:
     """Return the manifest in a file; EngineError when it holds none."""
     try:
         return Manifest.model_validate(json.loads(file.read_text("utf-8")))
-    except (ValueError, ValidationError) as error:
+    except (ValueError, ValidationError, RecursionError) as error:
         raise EngineError(f"{file}: {_reason(error)}; build the pair again") from error
 
 
@@ -98,7 +98,7 @@ def sha256(file: Path) -> str:
     return digest.hexdigest()
 
 
-def _reason(error: ValueError) -> str:
+def _reason(error: ValueError | RecursionError) -> str:
     if not isinstance(error, ValidationError):
         return f"not JSON ({error})"
     first = error.errors()[0]

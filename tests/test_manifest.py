@@ -7,11 +7,13 @@ import subprocess
 import sys
 from importlib import import_module
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
 from trtspec.engines.manifest import Manifest, schema
-from trtspec.engines.pair import EnginePair
+from trtspec.engines.pair import EnginePair, read_manifest
+from trtspec.errors import EngineError
 
 
 def test_the_schema_that_ships_is_the_one_of_the_manifest() -> None:
@@ -23,6 +25,12 @@ def test_a_manifest_reads_back_as_what_was_written(built_pair: EnginePair) -> No
     text = (built_pair.path / "trtspec.json").read_text("utf-8")
     assert Manifest.model_validate_json(text) == built_pair.manifest
     assert json.loads(text).keys() == json.loads(schema())["properties"].keys()
+
+
+def test_a_manifest_that_is_nothing_but_brackets_is_our_error(tmp_path: Path) -> None:
+    (tmp_path / "trtspec.json").write_text("[" * 100_000)
+    with pytest.raises(EngineError, match="not JSON"):
+        read_manifest(tmp_path / "trtspec.json")
 
 
 NAMES = {
