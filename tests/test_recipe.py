@@ -151,6 +151,11 @@ def test_a_file_that_cannot_be_read_is_our_error(tmp_path: Path):
         read_recipe(tmp_path / "r.toml")
 
 
+def test_a_byte_order_mark_is_no_part_of_a_recipe(tmp_path: Path):
+    (tmp_path / "r.toml").write_text("[build]\ntp = 2\n", "utf-8-sig")
+    assert read_recipe(tmp_path / "r.toml").section("build") == {"tp": 2}
+
+
 def test_build_and_repo_take_a_recipe_and_flags_override_it(demo_pair, tmp_path, capsys):
     recipe = tmp_path / "recipe.toml"
     said = {

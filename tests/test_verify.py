@@ -277,6 +277,12 @@ def test_prompts_are_read_from_lines_and_from_json_lines(tmp_path: Path) -> None
     assert read_prompts(lines) == ("a\nb", "c\u2028")
 
 
+def test_a_byte_order_mark_is_no_part_of_a_prompt(tmp_path: Path) -> None:
+    for name, content in (("a.txt", "one"), ("b.jsonl", '"one"'), ("c.JSONL", '"one"')):
+        (tmp_path / name).write_text(content, "utf-8-sig")
+        assert read_prompts(tmp_path / name) == ("one",)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

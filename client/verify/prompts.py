@@ -18,14 +18,14 @@ def read_prompts(path: Path) -> tuple[str, ...]:
         InvalidArgument: naming the line that is neither, or a file that holds no prompt or no text.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # Windows editors begin files with a BOM
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{path}: cannot be read as UTF-8 text: {error}") from None
     # Not splitlines: that also cuts at U+2028 and the like, which JSON strings may hold.
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not lines:
         raise InvalidArgument(f"{path}: found no prompts, expected one a line")
-    if path.suffix in (".jsonl", ".ndjson"):
+    if path.suffix.lower() in (".jsonl", ".ndjson"):
         return tuple(_prompt_of(line, f"{path}:{number}") for number, line in lines)
     return tuple(line.removesuffix("\r") for _, line in lines)
 

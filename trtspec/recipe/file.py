@@ -35,7 +35,7 @@ class Recipe:
 def read_recipe(file: Path) -> Recipe:
     """Return the recipe in a file. Raises RecipeError with every fault in it."""
     try:
-        text = file.read_text("utf-8")
+        text = file.read_text("utf-8-sig")
     except OSError as error:
         raise RecipeError(
             f"{file}: cannot be read ({error.strerror}); `trtspec recipe` writes one"
