@@ -47,6 +47,21 @@ def test_a_signal_removes_the_temporary_folders_of_any_command(
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["build", "a", "b", "--output", "c", "--max-kl", "nan"],
+        ["build", "a", "b", "--output", "c", "--free-gpu-memory", "nan"],
+        ["serve", "a", "--start-timeout", "nan"],
+    ],
+)
+def test_what_is_not_a_number_is_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: list[str]):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert "'nan' is not a number" in capsys.readouterr().err
+
+
 def test_a_hangup_that_is_ignored_stays_ignored(monkeypatch):
     @click.command("hangup")
     def command_double() -> None:

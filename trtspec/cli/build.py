@@ -21,7 +21,7 @@ from trtspec.build.quantize.choices import (
 from trtspec.build.runtimes.pytorch.options import PytorchOptions
 from trtspec.build.runtimes.tensorrt.options import Compile, TensorrtOptions
 from trtspec.cli.cache import cache_option
-from trtspec.cli.fields import changed, flags_of, take
+from trtspec.cli.fields import Number, changed, flags_of, take
 from trtspec.cli.report import reporting
 from trtspec.recipe.option import recipe_option, yields
 
@@ -84,9 +84,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Texts to measure quality on, which calibration does not see.  [default: 16 texts that ship]",
 )
-@click.option(
-    "--max-kl", type=click.FloatRange(min=0), help="Fail where FP8 moves a model farther, in nats a token."
-)
+@click.option("--max-kl", type=Number(min=0), help="Fail where FP8 moves a model farther, in nats a token.")
 @click.option(
     "--device", type=click.Choice(DEVICES), default="cpu", show_default=True, help="Where to calibrate."
 )

@@ -5,6 +5,7 @@ A field is a flag where its type is annotated with a text, which is the help.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from types import NoneType
@@ -13,6 +14,16 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Number(click.FloatRange):
+    """A number in a range; click lets "nan" into every range, which then compares with nothing."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return float(number)
 
 
 @dataclass(frozen=True)
@@ -42,7 +53,7 @@ class _Flag:
                 show_default=shows,
                 help=self.help,
             )
-        kind = click.IntRange(min=1) if self.kind is int else self.kind
+        kind = click.IntRange(min=1) if self.kind is int else Number() if self.kind is float else self.kind
         return click.option(self.name, type=kind, default=self.default, show_default=shows, help=self.help)
 
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trtspec.cli.fields import Number
+
 if TYPE_CHECKING:
     from trtspec.client import Generation, Stream
 
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 @click.option("--seed", type=int, help="Same seed, same draw.")
 @click.option(
     "--timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     callback=lambda ctx, option, value: _finite(value),
     default=300.0,
     show_default=True,

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from trtspec.cli import Terminated
+from trtspec.cli.fields import Number
 from trtspec.errors import ServerError
 
 if TYPE_CHECKING:
     from trtspec.triton_repo.server import Server
 
 PORT = click.IntRange(0, 65535)
-SECONDS = click.FloatRange(0, min_open=True)
+SECONDS = Number(0, min_open=True)
 
 
 @click.command("serve")
