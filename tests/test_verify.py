@@ -418,6 +418,19 @@ def test_an_honest_server_is_exit_code_0(
     assert report["cases"][0]["token_ids"] == demo_answers[DEMO_PROMPTS[0]]
 
 
+def test_stderr_says_how_far_it_has_come(
+    run: Run, demo_pair: Path, demo_reference: Any, demo_answers: Any, demo_prompts: Path
+) -> None:
+    with DemoServer(demo_answers, demo_reference) as server:
+        args = [server.url, "--reference", demo_pair / "target", "--prompts", demo_prompts, *GREEDY]
+        _, _, err = run(*args, "--num-draft-tokens", "0,3", "--part", "reference")
+    alone = [f"greedy: {n} draft tokens, each prompt alone" for n in (0, 3)]
+    assert err.splitlines() == [
+        *("reference: …", "greedy: …", "greedy: 0 draft tokens", "greedy: 3 draft tokens"),
+        *alone,
+    ]
+
+
 def test_a_lying_server_is_exit_code_3_and_the_lie_is_shown(
     run: Run, demo_pair: Path, demo_reference: Any, demo_answers: Any, demo_prompts: Path
 ) -> None:

@@ -61,11 +61,13 @@ class Verification:
         settings: Settings,
         *,
         on_finding: Callable[[Finding | Case], None] = lambda found: None,
+        on_part: Callable[[Part], None] = lambda part: None,
     ) -> None:
         self._client = client
         self._reference = reference
         self._settings = settings
         self._on_finding = on_finding
+        self._on_part = on_part
         self._judge = Judge(reference, Noise(settings.dtype, reference.layers, reference.width))
         self._cases: list[Case] = []
         self._others: list[Finding] = []
@@ -100,6 +102,7 @@ class Verification:
         self._lengths = self._known_lengths()
         for part in PARTS:
             if part in self._settings.parts:
+                self._on_part(part)
                 # Closed on every way out, so that no answer stays under way.
                 with closing(parts[part]()) as found:
                     for one in found:

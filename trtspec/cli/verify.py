@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -174,7 +174,10 @@ def command(
         **numbers,
     )
     with _served(pair) if pair else nullcontext(pair_or_url) as url, Client(url) as client:
-        verification = Verification(client, trusted, settings)
+        say = _quiet if as_json else _to_stderr
+        verification = Verification(
+            client, trusted, settings, on_finding=_Progress(say).found, on_part=lambda part: say(f"{part}: …")
+        )
         failure: TrtspecError | Terminated | None = None
         try:
             verification.run()
@@ -192,6 +195,33 @@ def command(
         ctx.exit(EXIT_SIGNAL + signal.SIGINT)
     if not report.ok:
         ctx.exit(EXIT_MISMATCH)
+
+
+def _quiet(line: str) -> None:
+    pass
+
+
+def _to_stderr(line: str) -> None:
+    click.echo(line, err=True)
+
+
+class _Progress:
+    """Says which draft length the greedy answers have come to: they take most of the time."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._last: tuple[int, bool] | None = None
+
+    def found(self, found: Finding | Case) -> None:
+        from trtspec.client.verify import Case
+
+        if not isinstance(found, Case):
+            return
+        now = found.num_draft_tokens, found.alone
+        if now != self._last:
+            drafts = "automatic" if now[0] == AUTO else str(now[0])
+            self._say(f"greedy: {drafts} draft tokens{', each prompt alone' if now[1] else ''}")
+        self._last = now
 
 
 def _show(report: VerifyReport, as_json: bool) -> None:
