@@ -6,10 +6,11 @@ Nothing here waits or sends, so that streams with and without `await` share it.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+import numpy as np
 from numpy.typing import NDArray
 
 from trtspec.client._errors import CallFailed, StreamBroken
@@ -54,7 +55,7 @@ class Answer:
         self._request = request
         self._terms = terms
         self._started = started
-        self._pieces = _Pieces(metadata, wants_log_probs="return_log_probs" in request.inputs)
+        self._pieces = _Pieces(metadata, request.inputs.keys())
         self._attempts = 1
         self._first_delta: float | None = None
         self._begun = False
@@ -134,7 +135,8 @@ class _Pieces:
     """The responses so far."""
 
     metadata: Metadata
-    wants_log_probs: bool
+    # What others than our model may send unasked, or send a placeholder for.
+    asked: Collection[str]
     deltas: list[Delta] = field(default_factory=list)
     # The newest of each output: the last response sums up, and an empty one may follow it.
     outputs: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -152,6 +154,7 @@ class _Pieces:
             _values(outputs.get("output_ids")),
             # Elsewhere each response repeats those before it, and has some without being asked.
             _values(outputs.get("output_log_probs")) if self.metadata.is_trtspec else (),
+            _rows(outputs.get("generation_logits")) if "return_generation_logits" in self.asked else None,
         )
         if not (delta.text or delta.token_ids or delta.log_probs):
             return None
@@ -169,6 +172,7 @@ class _Pieces:
             usage=None if cancelled else self._usage(),
             speculation=None if cancelled else self._speculation(),
             prompt_ids=_values(self.outputs.get("prompt_ids")),
+            generation_logits=self._generation_logits(),
         )
 
     def server_times(self) -> ServerTimes | None:
@@ -186,7 +190,11 @@ class _Pieces:
     def _log_probs(self) -> tuple[float, ...]:
         if self.metadata.is_trtspec:
             return tuple(p for delta in self.deltas for p in delta.log_probs)
-        return _values(self.outputs.get("output_log_probs")) if self.wants_log_probs else ()
+        return _values(self.outputs.get("output_log_probs")) if "return_log_probs" in self.asked else ()
+
+    def _generation_logits(self) -> NDArray[np.float32] | None:
+        pieces = [delta.generation_logits for delta in self.deltas if delta.generation_logits is not None]
+        return np.concatenate(pieces) if pieces else None
 
     def _stop_reason(self) -> str:
         # NVIDIA's llmapi model writes what Python calls it.
@@ -218,6 +226,14 @@ class _Pieces:
 
     def _has(self, name: str) -> bool:
         return name in self.outputs and self.outputs[name].size > 0
+
+
+def _rows(array: NDArray[Any] | None) -> NDArray[np.float32] | None:
+    """Return the first beam of [..., tokens, vocabulary]."""
+    if array is None or not array.size:
+        return None
+    rows_TV: NDArray[np.float32] = array.reshape(-1, *array.shape[-2:])[0].astype(np.float32, copy=False)
+    return rows_TV
 
 
 def _values(array: NDArray[Any] | None) -> tuple[Any, ...]:

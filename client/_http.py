@@ -14,9 +14,11 @@ from collections.abc import Generator, Iterator
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+
 from trtspec.client._connections import BROKEN, Pool, broken, get, get_metrics, http_failure
 from trtspec.client._endpoint import GRPC_MESSAGE_BYTES, Endpoint
-from trtspec.client._errors import CallFailed
+from trtspec.client._errors import CallFailed, InvalidArgument
 from trtspec.client._events import EventParser, read_json, write_json
 from trtspec.client._failures import Call
 from trtspec.client._metadata import Metadata, TensorSpec
@@ -24,6 +26,7 @@ from trtspec.client._transport import Health, InferRequest, InferResponse
 
 PIECE_BYTES = 64 << 10
 ERROR_BYTES = 64 << 10
+LOGITS = "return_generation_logits"
 
 
 class HttpTransport:
@@ -35,6 +38,11 @@ class HttpTransport:
         self._under_way: set[HttpResponses] = set()
 
     def stream(self, request: InferRequest) -> HttpResponses:
+        if np.any(request.inputs.get(LOGITS, False)):
+            raise InvalidArgument(
+                f"{LOGITS}: found it with an {self._endpoint.scheme}:// address, expected one of gRPC; "
+                "in JSON logits lose their shape and take about five times the bytes"
+            )
         body = write_json({"id": request.id, **request.inputs})
         self._endpoint.check_size(len(body))
         responses = HttpResponses(self._endpoint, self._pool, request, body, self._under_way.discard)

@@ -20,6 +20,7 @@ TRTSPEC_MODEL = Metadata(
     inputs={name: TensorSpec(datatype, (-1, -1)) for name, datatype in DATATYPES.items()},
     outputs={
         "text_output": TensorSpec("BYTES", (-1, -1)),
+        "generation_logits": TensorSpec("FP32", (-1, -1, -1, -1)),
         "num_rounds": TensorSpec("INT32", (-1, 1)),
     },
 )
@@ -176,8 +177,11 @@ def _respond(items: Iterable[Delta | InferResponse]) -> Iterator[InferResponse]:
 
 
 def _outputs(delta: Delta) -> dict[str, Array]:
-    return {
+    outputs: dict[str, Array] = {
         "text_output": np.array([[delta.text.encode()]], object),
         "output_ids": np.array([delta.token_ids], np.int32),
         "output_log_probs": np.array([[delta.log_probs]], np.float32),
     }
+    if delta.generation_logits is not None:
+        outputs["generation_logits"] = delta.generation_logits[None, None]
+    return outputs

@@ -65,6 +65,8 @@ class Options(TypedDict, total=False):
     # Word -> what is added to the logits of its tokens.
     embedding_bias: Mapping[str, float]
     return_log_probs: bool
+    # The target's raw logits at every token; over gRPC only.
+    return_generation_logits: bool
     # Accept by the ratio of probabilities in place of exact match.
     use_draft_logits: bool
     # The prompt's token ids, as the server reads them.
@@ -79,7 +81,7 @@ _SCALARS: dict[str, type[np.generic]] = {
     **dict.fromkeys(("temperature", "top_p"), np.float32),
     **dict.fromkeys(("repetition_penalty", "presence_penalty", "frequency_penalty"), np.float32),
     "seed": np.uint64,
-    **dict.fromkeys(("return_log_probs", "use_draft_logits"), np.bool_),
+    **dict.fromkeys(("return_log_probs", "return_generation_logits", "use_draft_logits"), np.bool_),
     **dict.fromkeys(("return_prompt_ids", "return_perf_metrics"), np.bool_),
 }
 _TRITON_TYPES: dict[type[np.generic], str] = {

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 FinishReason = Literal["stop", "length", "cancelled"]
 
 
@@ -16,6 +19,9 @@ class Delta:
     token_ids: tuple[int, ...] = ()
     # Of these tokens, from the target's raw logits; empty unless asked for with return_log_probs.
     log_probs: tuple[float, ...] = ()
+    # The raw logits [tokens, vocabulary] they were chosen by; None unless asked for with
+    # return_generation_logits. Not compared, as an array is neither equal nor unequal to another.
+    generation_logits: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -118,5 +124,7 @@ class Generation:
     # Empty unless asked for with return_prompt_ids.
     prompt_ids: tuple[int, ...] = ()
     request_id: str = ""
+    # [tokens, vocabulary]; as in Delta. None also where there was no token.
+    generation_logits: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
     # Two answers that are equal need not have taken equally long.
     timings: Timings | None = field(default=None, compare=False)

@@ -55,6 +55,7 @@ OPTIONS: dict[str, tuple[Any, list[tuple[str, str, list[Any]]]]] = {
         ],
     ),
     "return_log_probs": (True, [("return_log_probs", "bool", [True])]),
+    "return_generation_logits": (True, [("return_generation_logits", "bool", [True])]),
     "use_draft_logits": (True, [("use_draft_logits", "bool", [True])]),
     "return_prompt_ids": (True, [("return_prompt_ids", "bool", [True])]),
     # Our model says it without being asked.
@@ -229,6 +230,35 @@ def test_a_response_that_adds_nothing_is_no_delta() -> None:
 def test_tokens_without_text_are_a_delta() -> None:
     with answering(Delta("", (5,), (-0.5,))).stream("x") as stream:
         assert list(stream) == [Delta("", (5,), (-0.5,))]
+
+
+@pytest.mark.parametrize("cuts", [(5,), (2, 3), (1, 1, 1, 1, 1)])
+def test_logits_of_deltas_add_up_to_those_of_the_answer(cuts: tuple[int, ...]) -> None:
+    rows_TV = np.arange(20, dtype=np.float32).reshape(5, 4)
+    pieces = np.split(rows_TV, np.cumsum(cuts)[:-1])
+    deltas = [Delta("x", tuple(range(len(piece))), generation_logits=piece) for piece in pieces]
+    with answering(*deltas).stream("x", return_generation_logits=True) as stream:
+        seen = [delta.generation_logits for delta in stream]
+    for found, piece in zip(seen, pieces, strict=True):
+        np.testing.assert_array_equal(found, piece)
+    logits_TV = stream.result.generation_logits
+    assert logits_TV is not None
+    assert logits_TV.dtype == np.float32
+    np.testing.assert_array_equal(logits_TV, rows_TV)
+
+
+def test_logits_that_were_not_asked_for_are_none() -> None:
+    # NVIDIA's models send a placeholder of one element.
+    outputs = {"output_ids": np.array([[1]]), "generation_logits": np.zeros((1, 1, 1, 1), np.float32)}
+    client = answering(InferResponse(outputs, final=True))
+    assert client.generate("x").generation_logits is None
+    assert answering(Delta("x")).generate("x", return_generation_logits=True).generation_logits is None
+
+
+def test_answers_with_logits_can_be_compared() -> None:
+    logits_TV = np.zeros((1, 4), np.float32)
+    assert Delta("x", generation_logits=logits_TV) == Delta("x", generation_logits=logits_TV.copy())
+    assert len({Delta("x", generation_logits=logits_TV), Delta("x")}) == 1
 
 
 def test_the_result_waits_for_what_has_not_come() -> None:

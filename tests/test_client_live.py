@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from four_clients import WAYS, client_for
 
-from trtspec.client import Client, DeadlineExceeded, RequestRefused
+from trtspec.client import Client, DeadlineExceeded, InvalidArgument, RequestRefused
 from trtspec.triton_repo.server import Server
 
 pytestmark = pytest.mark.parametrize("way", WAYS)
@@ -57,6 +58,23 @@ def test_a_stream_adds_up_to_the_whole_answer(client: Any) -> None:
         assert stream.result == whole.__class__(**{**vars(whole), "request_id": stream.request_id})
     assert len(deltas) > 1
     assert "".join(delta.text for delta in deltas) == whole.text
+
+
+def test_logits_come_over_grpc_with_a_row_for_each_token(client: Any, way: str) -> None:
+    options = {"max_tokens": 6, "num_draft_tokens": 3, "return_log_probs": True}
+    if "http" in way:
+        with pytest.raises(InvalidArgument, match=r"^return_generation_logits: found it with an http://"):
+            client.generate(PROMPT, **options, return_generation_logits=True)
+        assert client.generate(PROMPT, **options, return_generation_logits=False).generation_logits is None
+        return
+    whole = client.generate(PROMPT, **options, return_generation_logits=True)
+    with client.stream(PROMPT, **options, return_generation_logits=True) as stream:
+        streamed_TV = np.concatenate([delta.generation_logits for delta in stream])
+    logits_TV = whole.generation_logits.astype(np.float64)
+    assert logits_TV.shape == (len(whole.token_ids), 4096)
+    np.testing.assert_allclose(streamed_TV, logits_TV, atol=1e-4)
+    chosen = logits_TV[np.arange(len(logits_TV)), list(whole.token_ids)]
+    assert whole.log_probs == pytest.approx(chosen - np.log(np.exp(logits_TV).sum(-1)), abs=1e-4)
 
 
 def test_token_ids_go_in_place_of_text(client: Any) -> None:

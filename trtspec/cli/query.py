@@ -119,6 +119,7 @@ def _print_deltas(stream: Stream) -> None:
 
 def _print_json(result: Generation) -> None:
     fields = asdict(result)
+    del fields["generation_logits"]  # never asked for here
     if spec := result.speculation:
         derived = {"acceptance": spec.acceptance, "tokens_per_target_call": spec.tokens_per_target_call}
         fields["speculation"] |= derived
