@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,19 +38,50 @@ def test_the_bundled_server_is_right_in_every_part(
         "sampling",
     }
     assert sum(finding.verdict == "ok" for finding in report.others if finding.part == "options") >= 20
+    diverged = [finding.numbers for finding in report.others if "mean_kl" in finding.numbers]
+    assert len(diverged) == 2 * SETTINGS.logit_prompts
+    assert all(0 < numbers["mean_kl"] < numbers["allowed_mean_kl"] for numbers in diverged)
+
+
+# Module of the served code -> what is right there, and what is served in its place.
+TAMPERED = {
+    "sampling.py": ("scores_RV = scores_RV / params.temperature", "pass"),
+    "tensors.py": ("np.stack(rows)[None, None]", "(np.stack(rows) / 1.1)[None, None]"),
+}
+
+
+@pytest.fixture(scope="module")
+def tampered_server(built_pair: EnginePair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Ignores temperature where it draws, and applies one to the logits that it sends."""
+    repository = write_repository(built_pair, tmp_path_factory.mktemp("tampered") / "repository")
+    for name, (right, wrong) in TAMPERED.items():
+        modules = [path for path in repository.rglob(name) if right in path.read_text("utf-8")]
+        assert modules, name
+        for module in modules:
+            module.write_text(module.read_text("utf-8").replace(right, wrong), "utf-8")
+    with serve(repository, FREE_PORTS) as server:
+        yield server
 
 
 def test_a_triton_server_whose_engine_ignores_temperature_fails(
-    built_pair: EnginePair, reference: HuggingFaceReference, tmp_path: Path
+    tampered_server: Server, reference: HuggingFaceReference
 ) -> None:
-    repository = write_repository(built_pair, tmp_path / "repository")
-    right = "scores_RV = scores_RV / params.temperature"
-    for engine in repository.rglob("sampling.py"):
-        code = engine.read_text("utf-8")
-        assert right in code
-        engine.write_text(code.replace(right, "pass"), "utf-8")
     settings = Settings(DEFAULT_PROMPTS[:2], (0, 4), parts=("sampling",), draws=40, sampling_prompts=2)
-    with serve(repository, FREE_PORTS) as server, Client(server.grpc_url) as client:
+    with Client(tampered_server.grpc_url) as client:
         report = verify(client, reference, settings)
     wrong = {finding.name for finding in report.findings if finding.verdict == "defect"}
     assert any("likely and unlikely tokens" in name for name in wrong), wrong
+
+
+def test_a_triton_server_that_sends_other_logits_than_it_uses_fails(
+    tampered_server: Server, reference: HuggingFaceReference
+) -> None:
+    settings = Settings(
+        DEFAULT_PROMPTS[:2], (0, 4), max_tokens=12, parts=("greedy", "log-probs"), alone=1, logit_prompts=2
+    )
+    with Client(tampered_server.grpc_url) as client:
+        report = verify(client, reference, settings)
+    verdicts = {finding.name: finding.verdict for finding in report.findings}
+    logits = {name for name in verdicts if name.startswith("logits")}
+    assert len(logits) == 4
+    assert {name for name, verdict in verdicts.items() if verdict == "defect"} == logits

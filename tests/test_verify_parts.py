@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -21,12 +22,22 @@ from hypothesis import strategies as st
 from scripted_server import Asked, ScriptedServer, Step, last
 from toy_reference import END, ToyReference, UndecidedReference
 
-from trtspec.client import Client, InferRequest, InferResponse, MockTransport, RequestRefused
+from trtspec.client import (
+    CallFailed,
+    Client,
+    InferRequest,
+    InferResponse,
+    MockTransport,
+    RequestRefused,
+    ServerFailed,
+)
+from trtspec.client._mock import TRTSPEC_MODEL
 from trtspec.client.verify import (
     AUTO,
     DTYPES,
     PARTS,
     Case,
+    Dtype,
     Finding,
     HuggingFaceReference,
     Judge,
@@ -36,7 +47,7 @@ from trtspec.client.verify import (
     VerifyReport,
     verify,
 )
-from trtspec.client.verify.distribution import Shaping, Warp, log_probs
+from trtspec.client.verify.distribution import Shaping, Warp, log_probs, top_kl
 from trtspec.client.verify.html import to_html
 from trtspec.client.verify.junit import to_junit
 from trtspec.client.verify.options import check_options
@@ -44,7 +55,8 @@ from trtspec.client.verify.self_test import KNOWN_IDS, KNOWN_LOGITS, formula, kn
 from trtspec.client.verify.tokens import compare_tokens
 
 EXACT = Noise("float32", 1, 1)
-Arrays = dict[str, np.ndarray[Any, Any]]
+Array = np.ndarray[Any, Any]
+Arrays = dict[str, Array]
 
 
 # Noise
@@ -147,12 +159,21 @@ def test_shaping_does_what_each_option_says() -> None:
 class ToyServer:
     """A double of a server: greedy, one token after the other, text as NVIDIA's or ids as ours."""
 
-    def __init__(self, ignores: str = "", *, text_only: bool = False, log_prob_offset: float = 0.0) -> None:
+    def __init__(
+        self,
+        ignores: str = "",
+        *,
+        text_only: bool = False,
+        log_prob_offset: float = 0.0,
+        logits: Callable[[Array, int], Array] | None = None,
+    ) -> None:
         self.reference = ToyReference()
         self.reference.runner_up = 0.8
         self._ignores = ignores
         self._text_only = text_only
         self._offset = log_prob_offset
+        # (rows that are served, the draft length) -> what is served in their place
+        self._logits = logits or (lambda rows_TV, drafts: rows_TV)
 
     def client(self) -> Client:
         return Client(transport=MockTransport(self))
@@ -172,6 +193,10 @@ class ToyServer:
             }
             if "return_log_probs" in inputs:
                 outputs["output_log_probs"] = np.array([[scores]], np.float32) + self._offset
+            if "return_generation_logits" in inputs:
+                rows_TV = self.reference.logits(prompt, ids)[:-1].astype(np.float32)
+                drafts = int(inputs["num_draft_tokens"][0, 0])
+                outputs["generation_logits"] = self._logits(rows_TV, drafts)[None, None]
         yield InferResponse(outputs, final=True)
 
     def _answer(self, prompt: list[int], inputs: Any) -> tuple[list[int], list[float], str, str, str]:
@@ -289,7 +314,167 @@ def test_log_probs_that_are_off_by_more_than_noise_are_a_defect() -> None:
 def test_log_probs_that_are_no_numbers_are_a_defect() -> None:
     server = ToyServer(log_prob_offset=math.nan)
     report = verify(server.client(), server.reference, SETTINGS)
-    assert all(f.verdict == "defect" for f in report.others if f.part == "log-probs")
+    found = {f.name: f.verdict for f in report.others if f.part == "log-probs"}
+    assert {verdict for name, verdict in found.items() if not name.startswith("logits")} == {"defect"}
+
+
+# Logits
+
+
+def full_kl(p_V: Array, q_V: Array) -> float:
+    """By the definition, over the whole vocabulary."""
+    from scipy.special import log_softmax, rel_entr
+
+    return float(rel_entr(*(np.exp(log_softmax(row_V)) for row_V in (p_V, q_V))).sum())
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 60), st.floats(1e-4, 3))
+def test_the_divergence_is_the_definitions_and_cells_put_together_lose_some(
+    seed: int, vocab: int, off: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    p_V = rng.normal(0, 3, vocab)
+    q_V = p_V + rng.normal(0, off, vocab)
+    assert top_kl(p_V, q_V, vocab) == pytest.approx(full_kl(p_V, q_V), abs=1e-12)
+    assert 0 <= top_kl(p_V, q_V, 5) <= full_kl(p_V, q_V) + 1e-12
+    assert top_kl(p_V, p_V + 7, 5) == pytest.approx(0, abs=1e-28)
+
+
+def test_the_divergence_is_by_hand_that_of_the_top_and_the_rest() -> None:
+    p, q = (0.5, 0.2, 0.15, 0.15), (0.25, 0.5, 0.2, 0.05)
+    expected = 0.5 * math.log(0.5 / 0.25) + 0.5 * math.log(0.5 / 0.75)
+    assert top_kl(np.log(p), np.log(q), 1) == pytest.approx(expected)
+
+
+def test_a_token_that_the_server_cannot_say_is_an_infinite_divergence() -> None:
+    p_V = np.zeros(4)
+    assert top_kl(p_V, np.array([0, -np.inf, 0, 0]), 2) == math.inf
+    # What the reference cannot say either is no difference.
+    assert top_kl(np.array([0, -np.inf, 0, 0]), np.array([0, -np.inf, 0, 0]), 2) == 0
+    for wrong in (math.nan, math.inf):
+        assert math.isnan(top_kl(p_V, np.array([0, wrong, 0, 0]), 2))
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from(DTYPES))
+def test_no_logits_within_the_bound_diverge_by_more_than_the_largest_divergence(
+    seed: int, dtype: Dtype
+) -> None:
+    rng, noise = np.random.default_rng(seed), Noise(dtype, 16, 256)
+    row_V = rng.normal(0, 3, 50)
+    # Each off by half of it, up or down: the most that two may be off.
+    off_V = rng.choice([-0.5, 0.5], 50) * noise.bound(row_V)
+    assert full_kl(row_V, row_V + off_V) <= noise.largest_kl(row_V) * (1 + 1e-6)
+
+
+def logit_findings(server: ToyServer) -> list[Finding]:
+    report = verify(server.client(), server.reference, replace(SETTINGS, parts=("log-probs",)))
+    return [finding for finding in report.others if finding.name.startswith("logits")]
+
+
+def test_the_references_own_logits_pass_at_both_draft_lengths() -> None:
+    found = logit_findings(ToyServer())
+    assert [finding.verdict for finding in found] == ["ok"] * 6
+    assert {finding.name.split(":")[0] for finding in found} == {
+        "logits, 0 draft tokens",
+        "logits, 2 draft tokens",
+    }
+    for finding in found:
+        assert 0 <= finding.numbers["mean_kl"] <= finding.numbers["allowed_mean_kl"] < 1e-12
+
+
+def test_a_vocabulary_that_is_padded_is_cut_to_the_references() -> None:
+    def padded(rows_TV: Array, drafts: int) -> Array:
+        return np.pad(rows_TV, ((0, 0), (0, 9)), constant_values=50)
+
+    assert {finding.verdict for finding in logit_findings(ToyServer(logits=padded))} == {"ok"}
+
+
+def other_temperature(rows_TV: Array, drafts: int) -> Array:
+    return rows_TV / np.float32(1.1)
+
+
+def test_logits_of_another_temperature_are_a_defect_in_every_report() -> None:
+    server = ToyServer(logits=other_temperature)
+    report = verify(server.client(), server.reference, replace(SETTINGS, parts=("log-probs",)))
+    wrong = [finding for finding in report.others if finding.verdict == "defect"]
+    assert [finding.name.split(",")[0] for finding in wrong] == ["logits"] * 6
+    # The log-probs are right: only logits show it.
+    assert {f.verdict for f in report.others if not f.name.startswith("logits")} == {"ok"}
+    row_V = server.reference.logits([1], ())[0]
+    assert wrong[0].numbers["mean_kl"] == pytest.approx(full_kl(row_V, row_V / 1.1), rel=1e-5)
+    words = "KL divergence of the top 20 and the rest"
+    assert words in wrong[0].detail
+    assert words in to_html(report)
+    failures = ElementTree.fromstring(to_junit(report)).findall("testsuite/testcase/failure")
+    assert [words in str(failure.get("message")) for failure in failures] == [True] * 6
+    assert (
+        json.loads(json.dumps(report.as_dict()))["findings"][-1]["numbers"].keys() == wrong[0].numbers.keys()
+    )
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda rows_TV, drafts: rows_TV if drafts == 0 else np.roll(rows_TV, 1, 0),
+        lambda rows_TV, drafts: rows_TV if drafts == 0 else rows_TV[:-1],
+        lambda rows_TV, drafts: rows_TV if drafts == 0 else rows_TV[:, :-1],
+        lambda rows_TV, drafts: rows_TV if drafts == 0 else np.full_like(rows_TV, np.nan),
+    ],
+    ids=["rows shifted", "a row lacks", "a column lacks", "no numbers"],
+)
+def test_logits_that_are_wrong_with_a_draft_are_a_defect_there(fault: Any) -> None:
+    verdicts = [finding.verdict for finding in logit_findings(ToyServer(logits=fault))]
+    assert verdicts == ["ok"] * 3 + ["defect"] * 3
+
+
+def test_one_position_that_is_off_is_a_defect_though_the_mean_is_not() -> None:
+    def one_off(rows_TV: Array, drafts: int) -> Array:
+        rows_TV[3, rows_TV[3].argmax()] += np.float32(1e-6)
+        return rows_TV
+
+    server = ToyServer(logits=one_off)
+    # So deep that noise may be larger than the rounding of float32 logits.
+    server.reference.layers = 64
+    found = logit_findings(server)
+    assert {finding.verdict for finding in found} == {"defect"}
+    for finding in found:
+        numbers = finding.numbers
+        assert numbers["mean_kl"] < numbers["allowed_mean_kl"]
+        assert numbers["largest_kl"] > numbers["allowed_largest_kl"]
+        assert "at position 3" in finding.detail
+
+
+@pytest.mark.parametrize("error", [RequestRefused, ServerFailed])
+def test_an_engine_that_hands_out_no_logits_is_skipped(error: type[CallFailed]) -> None:
+    server = ToyServer()
+
+    def without(request: InferRequest) -> Iterator[InferResponse]:
+        if "return_generation_logits" in request.inputs:
+            raise error("the engine was built without gather_generation_logits", request_id=request.id)
+        yield from server(request)
+
+    client = Client(transport=MockTransport(without))
+    report = verify(client, server.reference, replace(SETTINGS, parts=("log-probs",)))
+    assert report.complete
+    (skipped,) = [finding for finding in report.others if finding.verdict == "skipped"]
+    assert skipped.name == "logits"
+    assert "without gather_generation_logits" in skipped.detail
+
+
+def test_a_model_without_logits_is_not_asked_for_them() -> None:
+    server = ToyServer()
+    outputs = {name: spec for name, spec in TRTSPEC_MODEL.outputs.items() if name != "generation_logits"}
+    transport = MockTransport(server, metadata=replace(TRTSPEC_MODEL, outputs=outputs))
+    report = verify(Client(transport=transport), server.reference, replace(SETTINGS, parts=("log-probs",)))
+    assert [f.name for f in report.others if f.verdict == "skipped"] == ["logits"]
+    assert not any("return_generation_logits" in request.inputs for request in transport.requests)
+
+
+def test_numbers_that_json_has_not_are_null_in_it() -> None:
+    server = ToyServer(log_prob_offset=math.nan)
+    read = verify(server.client(), server.reference, SETTINGS).as_dict()
+    assert None in [finding["numbers"].get("largest_error", 0) for finding in read["findings"]]
+    json.dumps(read, allow_nan=False)
 
 
 # Token ids of prompts and conversations

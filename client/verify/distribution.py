@@ -91,3 +91,26 @@ def log_probs(logits_V: Row) -> Probabilities:
     shifted = logits_V.astype(np.float64) - float(logits_V.max())
     result: Probabilities = shifted - np.log(np.exp(shifted).sum())
     return result
+
+
+def top_kl(reference_V: Row, served_V: Row, top: int) -> float:
+    """Return the KL divergence, in nats, of the reference's `top` likeliest tokens and the rest as one.
+
+    Infinite where the served distribution has none of what the reference has, nan for logits that are
+    no numbers.
+    """
+    if not np.isfinite(served_V.max()):
+        return float("nan")
+    log_p, log_q = (
+        _cells(log_probs(row_V), np.argsort(-reference_V, kind="stable"), top)
+        for row_V in (reference_V, served_V)
+    )
+    possible = log_p > -np.inf
+    off = log_q[possible] - log_p[possible]
+    # Σ p log(p / q) with Σ q - Σ p = 0 added: no term is negative, and small ones do not cancel.
+    return float(np.sum(np.exp(log_p[possible]) * (np.expm1(off) - off)))
+
+
+def _cells(log_probs_V: Probabilities, order: NDArray[np.intp], top: int) -> Probabilities:
+    rest = np.logaddexp.reduce(log_probs_V[order[top:]], initial=-np.inf)
+    return np.append(log_probs_V[order[:top]], rest)

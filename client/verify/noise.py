@@ -73,6 +73,14 @@ class Noise:
         """Return the KL divergence that such noise makes on average, in nats: (ε s)² / 2."""
         return (self.relative * _extent(logits_V)[0]) ** 2 / 2
 
+    def largest_kl(self, logits_V: Row) -> float:
+        """Return the KL divergence of logits that are off by no more than `bound` from each other.
+
+        For q ∝ p exp(δ), D(p ‖ q) = log E exp(δ) - E δ under p, which is at most range(δ)² / 8
+        (Hoeffding 1963, lemma 1).
+        """
+        return self.bound(logits_V) ** 2 / 8
+
 
 def _extent(logits_V: Row) -> tuple[float, float]:
     """Return standard deviation and largest magnitude of the logits that are not masked."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -48,7 +49,7 @@ class VerifyReport:
             "judged_as": self.judged_as,
             "alarm_rate": self.alarm_rate,
             "cases": [_case_dict(case) for case in self.cases],
-            "findings": [asdict(finding) for finding in self.others],
+            "findings": [_finding_dict(finding) for finding in self.others],
         }
 
 
@@ -92,6 +93,10 @@ def _case_dict(case: Case) -> dict[str, Any]:
     return asdict(case) | {"ok": case.ok, "differences": differences}
 
 
+def _finding_dict(finding: Finding) -> dict[str, Any]:
+    return asdict(finding) | {"numbers": {name: _finite(value) for name, value in finding.numbers.items()}}
+
+
 def _finite(value: float) -> float | None:
-    """Return a number that JSON has; it has no infinity."""
-    return value if value != float("inf") else None
+    """Return a number that JSON has; it has neither infinity nor nan."""
+    return value if math.isfinite(value) else None

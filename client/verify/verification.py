@@ -12,6 +12,7 @@ from trtspec.client._errors import RequestRefused
 from trtspec.client.verify.findings import Finding
 from trtspec.client.verify.greedy import Case, Judge, compare_greedy
 from trtspec.client.verify.log_probs import compare_log_probs
+from trtspec.client.verify.logits import compare_logits
 from trtspec.client.verify.noise import Noise
 from trtspec.client.verify.options import check_options
 from trtspec.client.verify.prompts import DEFAULT_PROMPTS
@@ -47,6 +48,8 @@ class Settings:
     draws: int = 200
     sampling_prompts: int = 6
     option_prompts: int = 3
+    # Prompts whose logits are fetched: they are large.
+    logit_prompts: int = 3
     alarm_rate: float = 0.001
     seed: int = 0
 
@@ -156,6 +159,14 @@ class Verification:
             self._client,
             self._judge,
             spread(self._settings.prompts, self._settings.alone or 1),
+            self._extremes,
+            max_tokens=self._settings.max_tokens,
+            concurrency=self._settings.concurrency,
+        )
+        yield from compare_logits(
+            self._client,
+            self._judge,
+            spread(self._settings.prompts, self._settings.logit_prompts),
             self._extremes,
             max_tokens=self._settings.max_tokens,
             concurrency=self._settings.concurrency,

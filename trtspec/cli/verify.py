@@ -317,12 +317,14 @@ def _remark(found: list[Finding]) -> str:
     names = {
         "detectable_tv": "finds a total variation of {:.3f}",
         "largest_error": "largest error {:.2g}",
+        "mean_kl": "largest mean KL {:.2g}",
     }
+    remarks = []
     for key, words in names.items():
         values = [finding.numbers[key] for finding in found if key in finding.numbers]
         if values:
-            return words.format(min(values) if key == "detectable_tv" else max(values))
-    return ""
+            remarks.append(words.format(min(values) if key == "detectable_tv" else max(values)))
+    return ", ".join(remarks)
 
 
 def _row(num_draft_tokens: int, cases: list[Case]) -> tuple[str, ...]:
