@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import Asked, ScriptedServer, Step, last
+from test_fp8_convert import to_fp8
 from toy_reference import END, ToyReference, UndecidedReference
 
 from trtspec.client import (
@@ -48,11 +49,13 @@ from trtspec.client.verify import (
     verify,
 )
 from trtspec.client.verify.distribution import Shaping, Warp, log_probs, top_kl
+from trtspec.client.verify.fp8 import load_fp8
 from trtspec.client.verify.html import to_html
 from trtspec.client.verify.junit import to_junit
 from trtspec.client.verify.options import check_options
 from trtspec.client.verify.self_test import KNOWN_IDS, KNOWN_LOGITS, formula, known_answer, self_test
 from trtspec.client.verify.tokens import compare_tokens
+from trtspec.engines.pair import EnginePair
 
 EXACT = Noise("float32", 1, 1)
 Array = np.ndarray[Any, Any]
@@ -85,12 +88,77 @@ def test_the_bound_holds_for_transformers_in_that_dtype_and_is_not_idle(demo_pai
     assert max(off) > min(bounds) / 20
 
 
+@pytest.fixture(scope="module")
+def fp8_target(demo_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo target in FP8; each token's inputs by a scale of their own, which needs no calibration."""
+    folder = tmp_path_factory.mktemp("fp8") / "target"
+    to_fp8(demo_pair / "target", folder, format="hf", static=False)
+    return folder
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "fp8-float32"])
+def test_the_bound_holds_for_fp8_in_a_computation_that_rounds_otherwise(
+    fp8_target: Path, dtype: Dtype
+) -> None:
+    import torch
+
+    def rounded(module: Any, inputs: Any, output: Any) -> Any:
+        if not torch.is_tensor(output):
+            return (rounded(module, inputs, output[0]), *output[1:])
+        if dtype == "fp8":
+            return output.bfloat16().float()
+        return output * (1 + 2.0**-22 * torch.randn(output.shape, generator=generator))
+
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.tensor([[1, *range(40, 100)]])
+    rows = []
+    for model in (load_fp8(fp8_target), load_fp8(fp8_target)):
+        if rows:
+            for name, module in model.named_modules():
+                if name.startswith("model.layers.") or not list(module.children()):
+                    module.register_forward_hook(rounded)
+        with torch.inference_mode():
+            rows.append(model(ids, use_cache=False).logits[0].double().numpy())
+    noise, (right, other) = Noise(dtype, 16, 256), rows
+    second, best = np.argsort(right, -1)[:, -2:].T
+    every = np.arange(len(right))
+    off = np.abs((other - right)[every, best] - (other - right)[every, second])
+    shares = off / [noise.bound(row) for row in right]
+    assert 0.05 < shares.max() < 1
+    divergences = [top_kl(*pair, 20) for pair in zip(right, other, strict=True)]
+    assert 0.002 < np.mean(divergences) / np.mean([noise.kl(row) for row in right]) < 1
+    assert all(kl <= noise.largest_kl(row) for kl, row in zip(divergences, right, strict=True))
+
+
+DTYPE_ORDER: tuple[Dtype, ...] = ("float32", "float16", "bfloat16", "fp8-float32", "fp8")
+
+
 def test_a_coarser_dtype_has_a_larger_bound() -> None:
     row = np.random.default_rng(0).normal(0, 2, 1000)
-    bounds = [Noise(dtype, 32, 4096).bound(row) for dtype in ("float32", "float16", "bfloat16", "fp8")]
+    bounds = [Noise(dtype, 32, 4096).bound(row) for dtype in DTYPE_ORDER]
     assert bounds == sorted(bounds)
-    assert bounds[0] < 0.01 < bounds[1] < bounds[2] < bounds[3] < 2
-    assert set(DTYPES) == {"float32", "float16", "bfloat16", "fp8"}
+    assert bounds[0] < 0.01 < bounds[1] < bounds[-1] < 2
+    assert set(DTYPES) == set(DTYPE_ORDER)
+
+
+@pytest.mark.parametrize(
+    ("quantized", "computes", "judged"),
+    [
+        (False, "bfloat16", "bfloat16"),
+        (True, "bfloat16", "fp8"),
+        (True, "float32", "fp8-float32"),
+    ],
+)
+def test_a_pair_is_judged_by_what_its_target_computes_in(
+    built_pair: EnginePair, quantized: bool, computes: str, judged: Dtype
+) -> None:
+    from trtspec.cli.verify import _dtype_of
+
+    target = built_pair.manifest.target
+    settings = target.settings.model_copy(update={"dtype": computes})
+    changed = target.model_copy(update={"settings": settings, "quantization": quantized or None})
+    manifest = built_pair.manifest.model_copy(update={"target": changed})
+    assert _dtype_of(replace(built_pair, manifest=manifest)) == judged
 
 
 def test_masked_logits_say_nothing_about_the_noise() -> None:

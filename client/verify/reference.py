@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from trtspec.client._options import Message
 from trtspec.client.verify.findings import Finding
 
-Dtype = Literal["float32", "float16", "bfloat16", "fp8"]
+# fp8: FP8 products in a bfloat16 computation, as on GPUs; fp8-float32: in one of float32, as on the cpu
+# runtime.
+Dtype = Literal["float32", "float16", "bfloat16", "fp8", "fp8-float32"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 # A row over the vocabulary, and rows for several positions.

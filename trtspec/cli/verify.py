@@ -29,7 +29,7 @@ MOST_DRAFT_TOKENS = 1024
 # The names of trtspec.client.verify, which is not imported for --help.
 AUTO = -1
 PART_NAMES = ("reference", "tokens", "greedy", "log-probs", "options", "sampling")
-DTYPE_NAMES = ("float32", "float16", "bfloat16", "fp8")
+DTYPE_NAMES = ("float32", "float16", "bfloat16", "fp8", "fp8-float32")
 
 
 def _draft_lengths(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
@@ -243,7 +243,9 @@ def _write(report: VerifyReport, junit: Path | None, html: Path | None) -> None:
 
 def _dtype_of(pair: EnginePair) -> Dtype:
     target = pair.manifest.target
-    return "fp8" if target.quantization else target.settings.dtype
+    if not target.quantization:
+        return target.settings.dtype
+    return "fp8-float32" if target.settings.dtype == "float32" else "fp8"
 
 
 def _open(pair_or_url: str) -> EnginePair | None:
