@@ -201,6 +201,30 @@ def test_a_token_that_noise_lifts_over_the_edge_may_be_drawn() -> None:
     assert (p_V[2], allowed_V.tolist()) == (0, [True, True, True, False])
 
 
+def test_a_token_that_noise_lets_into_top_p_may_be_drawn() -> None:
+    # The best alone has more than top_p, by less than noise takes away.
+    row = np.log([0.901, 0.06, 0.039])
+    assert Warp(top_p=0.9).probabilities(row)[1].tolist() == [True, False, False]
+    assert Warp(top_p=0.9).probabilities(row, slack=0.05)[1].tolist() == [True, True, False]
+
+
+@given(
+    rows,
+    st.data(),
+    st.floats(0.01, 1.5),
+    st.floats(0.3, 2),
+    st.integers(0, 12),
+    st.sampled_from([0.5, 0.9, 1]),
+)
+def test_whatever_noise_within_the_slack_draws_is_allowed(
+    row: Array, data: st.DataObject, slack: float, temperature: float, top_k: int, top_p: float
+) -> None:
+    off = data.draw(st.lists(st.floats(0, slack * 0.999), min_size=len(row), max_size=len(row)))
+    warp = Warp(temperature, top_k, top_p)
+    drawn = warp.probabilities(row + np.array(off))[0] > 0
+    assert warp.probabilities(row, slack=slack)[1][drawn].all()
+
+
 def test_shaping_does_what_each_option_says() -> None:
     row = np.array([3.0, -2.0, 1.0, 0.5])
     history = [1, 2, 0, 0]

@@ -6,6 +6,7 @@ no line with the engine that it is compared with.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,8 +32,8 @@ class Warp:
         """Return the probabilities, and which tokens may be drawn at all.
 
         Args:
-            slack: a token whose logit is within this of the least that is kept may be drawn too, since
-                noise can lift it over the edge of top-k or top-p; its probability stays 0.
+            slack: by how much two logits may be off from each other. A token that such noise can lift
+                over the edge of top-k or top-p may be drawn too; its probability stays 0.
         """
         scores_V = logits_V.astype(np.float64) / self.temperature
         order = np.argsort(-scores_V, kind="stable")
@@ -41,12 +42,16 @@ class Warp:
             smallest = scores_V[order[min(self.top_k, kept) - 1]]
             kept = int((scores_V >= smallest).sum())
         exponents = np.exp(scores_V[order[:kept]] - scores_V[order[0]])
+        edge = kept
         if self.top_p < 1:
             before = np.concatenate([[0.0], np.cumsum(exponents / exponents.sum())[:-1]])
             kept = max(1, int((before < self.top_p).sum()))
+            # Such noise lowers the odds of all that lies before a token by exp(slack) at most.
+            least = before * math.exp(-slack / self.temperature)
+            edge = max(kept, int((least < self.top_p * (least + 1 - before)).sum()))
         p_V = np.zeros(len(scores_V))
         p_V[order[:kept]] = exponents[:kept] / exponents[:kept].sum()
-        allowed_V = logits_V >= float(logits_V[order[kept - 1]]) - slack
+        allowed_V = logits_V >= float(logits_V[order[edge - 1]]) - slack
         return p_V, allowed_V
 
 
