@@ -124,8 +124,8 @@ def _plan_tensorrt(pair: EnginePair, options: RepositoryOptions) -> Contents:
     draft = _draft_of(pair)
     if not pair.manifest.compiled:
         raise RepositoryError(
-            f"{pair.path}: holds checkpoints that are not compiled; compile them with the script of `trtspec build "
-            "--script` on a GPU host, and finish the pair with `trtspec adopt`"
+            f"{pair.path}: holds checkpoints that are not compiled; compile them on a GPU host with the "
+            "script of `trtspec build --script`, and finish the pair with `trtspec adopt`"
         )
     needs = pair.manifest.host_needs
     target_source, draft_source = (
