@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -822,19 +823,86 @@ def test_ctrl_c_ends_the_command_with_what_it_has(tmp_path: Path, demo_pair: Pat
 
     page = tmp_path / "report.html"
     with ScriptedServer(script) as server:
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        command = [
-            *(sys.executable, "-c", INTERRUPTIBLE),
-            *("verify", server.url, "--reference", str(demo_pair / "target"), "--html", str(page)),
-            *("--num-draft-tokens", "0", "--concurrency", "1", "--part", "greedy", "--part", "reference"),
-        ]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as running:
-            started = under_way.wait(120)
-            running.send_signal(signal.SIGINT if started else signal.SIGKILL)
-            out, _ = running.communicate(timeout=60)
-    assert running.returncode == 130
+        arguments = [server.url, "--reference", str(demo_pair / "target"), "--html", str(page), *ONE_ANSWER]
+        code, out, _ = interrupted(arguments, under_way)
+    assert code == 130
     assert "stopped before the end; no defect in 3 findings" in out
     assert "stopped before the end" in page.read_text("utf-8")
+
+
+ONE_ANSWER = ("--num-draft-tokens", "0", "--concurrency", "1", "--part", "greedy", "--part", "reference")
+NOTHING = "trtspec verify: stopped before anything was compared\n"
+
+
+def interrupted(arguments: Sequence[str], when: threading.Event) -> tuple[int, str, str]:
+    """Run the command and interrupt it; exit code, stdout, stderr."""
+    command = [sys.executable, "-c", INTERRUPTIBLE, "verify", *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **pipes) as running:
+        started = when.wait(120)
+        running.send_signal(signal.SIGINT if started else signal.SIGKILL)
+        out, err = running.communicate(timeout=60)
+    return running.returncode, out, err
+
+
+def test_ctrl_c_before_the_first_finding_says_that_nothing_was_compared(
+    tmp_path: Path, demo_pair: Path
+) -> None:
+    under_way = threading.Event()
+
+    def script(asked: Asked) -> Iterator[Step]:
+        under_way.set()
+        asked.over.wait(60)
+        yield last("x", [5], prompt_tokens=3, tokens=1, finish="length")
+
+    page = tmp_path / "report.html"
+    with ScriptedServer(script) as server:
+        arguments = [server.url, "--reference", str(demo_pair / "target"), "--html", str(page)]
+        found = interrupted([*arguments, "--part", "greedy", "--json"], under_way)
+    assert found == (130, "", NOTHING)
+    assert not page.exists()
+
+
+# Interrupts itself where transformers is first imported, which is where the reference loads.
+INTERRUPTED_WHILE_LOADING = """
+import signal, sys
+class Interrupt:
+    def find_spec(self, name, path, target=None):
+        if name == "transformers":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+"""
+
+
+def test_ctrl_c_while_the_reference_loads_says_that_nothing_was_compared(demo_pair: Path) -> None:
+    arguments = ["verify", "localhost:1", "--reference", str(demo_pair / "target")]
+    command = [sys.executable, "-c", INTERRUPTED_WHILE_LOADING + INTERRUPTIBLE, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", NOTHING)
+
+
+def test_ctrl_c_while_the_server_starts_says_that_nothing_was_compared(
+    built_pair: EnginePair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, starts = tmp_path / "pid", threading.Event()
+    binary = tmp_path / "bin" / "tritonserver"
+    binary.parent.mkdir()
+    # A double of a server that never becomes ready.
+    binary.write_text(f"#!/bin/sh\necho $$ > {started}\nexec sleep 600\n")
+    binary.chmod(0o755)
+    monkeypatch.setenv("PATH", str(binary.parent), prepend=os.pathsep)
+
+    def watch() -> None:
+        while not (started.exists() and started.read_text()):
+            time.sleep(0.05)
+        starts.set()
+
+    threading.Thread(target=watch, daemon=True).start()
+    code, out, err = interrupted([str(built_pair.path)], starts)
+    assert (code, out) == (130, "")
+    assert err.endswith(NOTHING)
+    assert not Path(f"/proc/{started.read_text().strip()}").exists()
 
 
 def test_the_names_of_the_command_are_those_of_the_library() -> None:

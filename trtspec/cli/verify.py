@@ -7,7 +7,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,50 +145,59 @@ def command(
       trtspec verify work/pair
       trtspec verify localhost:8001 --reference checkpoints/target --num-draft-tokens 0,4 --html report.html
     """
-    from trtspec.client import Client
-    from trtspec.client.verify import (
-        DEFAULT_PROMPTS,
-        PARTS,
-        HuggingFaceReference,
-        Settings,
-        Verification,
-        read_prompts,
-    )
-
-    pair = _open(pair_or_url)
-    if reference:
-        trusted = HuggingFaceReference(reference)
-    elif pair:
-        trusted = HuggingFaceReference(pair.target, pair.tokenizer)
-    else:
-        raise click.UsageError(f"{pair_or_url!r} is no folder; for a running server pass --reference HF_DIR")
-    limit = pair.manifest.target.settings.max_draft_len if pair else MAX_DRAFT_TOKENS
-    if pair and num_draft_tokens and max(num_draft_tokens) > limit:
-        raise click.UsageError(f"--num-draft-tokens goes to {max(num_draft_tokens)}, the pair to {limit}")
-    settings = Settings(
-        prompts=read_prompts(prompts) if prompts else DEFAULT_PROMPTS,
-        num_draft_tokens=num_draft_tokens or (*range(limit + 1), AUTO),
-        skip_refused_lengths=num_draft_tokens is None,
-        dtype=dtype or (_dtype_of(pair) if pair else trusted.dtype),
-        parts=parts or PARTS,
-        **numbers,
-    )
-    with _served(pair) if pair else nullcontext(pair_or_url) as url, Client(url) as client:
-        say = _quiet if as_json else _to_stderr
-        verification = Verification(
-            client, trusted, settings, on_finding=_Progress(say).found, on_part=lambda part: say(f"{part}: …")
+    verification = None
+    failure: TrtspecError | Terminated | None = None
+    with suppress(KeyboardInterrupt):
+        from trtspec.client import Client
+        from trtspec.client.verify import (
+            DEFAULT_PROMPTS,
+            PARTS,
+            HuggingFaceReference,
+            Settings,
+            Verification,
+            read_prompts,
         )
-        failure: TrtspecError | Terminated | None = None
-        try:
-            verification.run()
-        except KeyboardInterrupt:
-            pass  # the report says that it is not complete
-        except (TrtspecError, Terminated) as error:
-            failure = error
-    report = verification.report
-    if failure is None or report.findings:
-        _show(report, as_json)
-        _write(report, junit, html)
+
+        pair = _open(pair_or_url)
+        if reference:
+            trusted = HuggingFaceReference(reference)
+        elif pair:
+            trusted = HuggingFaceReference(pair.target, pair.tokenizer)
+        else:
+            missing = f"{pair_or_url!r} is no folder; for a running server pass --reference HF_DIR"
+            raise click.UsageError(missing)
+        limit = pair.manifest.target.settings.max_draft_len if pair else MAX_DRAFT_TOKENS
+        if pair and num_draft_tokens and max(num_draft_tokens) > limit:
+            raise click.UsageError(f"--num-draft-tokens goes to {max(num_draft_tokens)}, the pair to {limit}")
+        settings = Settings(
+            prompts=read_prompts(prompts) if prompts else DEFAULT_PROMPTS,
+            num_draft_tokens=num_draft_tokens or (*range(limit + 1), AUTO),
+            skip_refused_lengths=num_draft_tokens is None,
+            dtype=dtype or (_dtype_of(pair) if pair else trusted.dtype),
+            parts=parts or PARTS,
+            **numbers,
+        )
+        with _served(pair) if pair else nullcontext(pair_or_url) as url, Client(url) as client:
+            say = _quiet if as_json else _to_stderr
+            verification = Verification(
+                client,
+                trusted,
+                settings,
+                on_finding=_Progress(say).found,
+                on_part=lambda part: say(f"{part}: …"),
+            )
+            try:
+                verification.run()
+            except (TrtspecError, Terminated) as error:
+                failure = error
+    report = verification.report if verification else None
+    if failure is not None and not (report and report.findings):
+        raise failure
+    if report is None or not (report.complete or report.findings):
+        click.echo("trtspec verify: stopped before anything was compared", err=True)
+        ctx.exit(EXIT_SIGNAL + signal.SIGINT)
+    _show(report, as_json)
+    _write(report, junit, html)
     if failure is not None:
         raise failure
     if not report.complete:
