@@ -1,11 +1,11 @@
 """What verify costs and what it can see.
 
-    python benchmarks/verify.py [--runs 5] [--tokens 128] [--servers 200]
+    python benchmarks/verify.py [--runs 5] [--tokens 128] [--servers 200] [--fp8 work/pair/target]
 
-Three tables: one teacher-forced pass over an answer against generating it (transformers, float32, the
-demo pair's target, one thread; medians); what rounding does to its logits in each dtype, against the
-bound; and how often the sampling tests fail a right server and wrong ones (scripted, a model of twelve
-tokens, the default plan).
+Three tables: one teacher-forced pass over an answer against generating it (transformers, float32, the demo
+pair's target, one thread; medians); what rounding does to its logits in each dtype, against the bound (in
+FP8 for a folder that `trtspec build --quantization fp8` made); and how often the sampling tests fail a
+right server and wrong ones (scripted, a model of twelve tokens, the default plan).
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ import click
 import numpy as np
 import torch
 
-from trtspec.client.verify import DEFAULT_PROMPTS, HuggingFaceReference, Noise
+from trtspec.client.verify import DEFAULT_PROMPTS, Dtype, HuggingFaceReference, Noise
+from trtspec.client.verify.distribution import top_kl
+from trtspec.client.verify.fp8 import load_fp8
 from trtspec.client.verify.sampling import SamplingPlan, judge_sampling
 
 TARGET = Path(str(files("trtspec") / "demo_pair" / "target"))
@@ -66,13 +68,55 @@ def noise() -> None:
         rows[dtype] = torch.cat(every).numpy()
     right = rows.pop("float64")
     for dtype, found in rows.items():
-        bound = Noise(dtype, reference.layers, reference.width)
-        off = (found - right).std(-1) / right.std(-1) / bound.relative
-        changed = np.flatnonzero(found.argmax(-1) != right.argmax(-1))
-        gaps = [right[n].max() - right[n][found[n].argmax()] for n in changed]
-        share = max((gap / bound.bound(right[n]) for gap, n in zip(gaps, changed, strict=True)), default=0.0)
-        print(f"{dtype}: noise {off.mean():.2f} ε on average, {off.max():.2f} at most; {len(gaps)} of")
-        print(f"  {len(right)} choices changed, by at most {share:.2f} of the bound")
+        _compare(right, found, Noise(dtype, reference.layers, reference.width))
+
+
+def fp8_noise(folder: Path) -> None:
+    """Print the same for FP8 codes: against the reference, one that rounds its stream otherwise."""
+    reference = HuggingFaceReference(folder, TARGET)
+    prompts = [torch.tensor([reference.encode(prompt)]) for prompt in DEFAULT_PROMPTS[:20]]
+    exact = load_fp8(folder).eval()
+    options: dict[str, Any] = {"max_new_tokens": 32, "do_sample": False}
+    answers = [exact.generate(ids, **options) for ids in prompts]
+    right = _rows(exact, answers)
+    otherwise: dict[Dtype, Any] = {
+        "fp8": lambda x: x.bfloat16().float(),
+        "fp8-float32": lambda x: x * (1 + 2.0**-22 * torch.randn_like(x)),
+    }
+    for dtype, rounded in otherwise.items():
+        model = load_fp8(folder).eval()
+        for name, module in model.named_modules():
+            if name.startswith("model.layers.") or not list(module.children()):
+                module.register_forward_hook(_on_first(rounded))
+        _compare(right, _rows(model, answers), Noise(dtype, reference.layers, reference.width))
+
+
+def _on_first(rounded: Any) -> Any:
+    def hook(module: Any, inputs: Any, output: Any) -> Any:
+        return rounded(output) if torch.is_tensor(output) else (rounded(output[0]), *output[1:])
+
+    return hook
+
+
+def _rows(model: Any, texts: list[Any]) -> Any:
+    with torch.inference_mode():
+        return torch.cat([model(ids, use_cache=False).logits[0].double() for ids in texts]).numpy()
+
+
+def _compare(right: Any, found: Any, noise: Noise) -> None:
+    off = (found - right).std(-1) / right.std(-1) / noise.relative
+    bounds = [noise.bound(row) for row in right]
+    changed = np.flatnonzero(found.argmax(-1) != right.argmax(-1))
+    gaps = [right[n].max() - right[n][found[n].argmax()] for n in changed]
+    share = max((gap / bounds[n] for gap, n in zip(gaps, changed, strict=True)), default=0.0)
+    second, best = np.argsort(right, -1)[:, -2:].T
+    every = np.arange(len(right))
+    moved = np.abs((found - right)[every, best] - (found - right)[every, second]) / bounds
+    kl = [top_kl(*pair, 20) for pair in zip(right, found, strict=True)]
+    allowed = np.mean([noise.kl(row) for row in right])
+    print(f"{noise.dtype}: noise {off.mean():.2f} ε on average, {off.max():.2f} at most; {len(gaps)} of")
+    print(f"  {len(right)} choices changed, by at most {share:.2f} of the bound; the two best logits moved")
+    print(f"  by at most {moved.max():.2f} of it; mean KL {np.mean(kl):.2g} nats of {allowed:.2g} allowed")
 
 
 def alarms(servers: int) -> None:
@@ -106,10 +150,14 @@ def alarms(servers: int) -> None:
 @click.option("--runs", type=click.IntRange(1), default=20, show_default=True)
 @click.option("--tokens", type=click.IntRange(1), default=128, show_default=True)
 @click.option("--servers", type=click.IntRange(10), default=200, show_default=True)
-def main(runs: int, tokens: int, servers: int) -> None:
+@click.option("--fp8", type=click.Path(path_type=Path), help="An FP8 checkpoint of the demo target.")
+def main(runs: int, tokens: int, servers: int, fp8: Path | None) -> None:
     torch.set_num_threads(1)
+    torch.manual_seed(0)
     gain(runs, tokens)
     noise()
+    if fp8:
+        fp8_noise(fp8)
     alarms(servers)
 
 
