@@ -40,7 +40,10 @@ def test_the_bundled_server_is_right_in_every_part(
     assert sum(finding.verdict == "ok" for finding in report.others if finding.part == "options") >= 20
     diverged = [finding.numbers for finding in report.others if "mean_kl" in finding.numbers]
     assert len(diverged) == 2 * SETTINGS.logit_prompts
-    assert all(0 < numbers["mean_kl"] < numbers["allowed_mean_kl"] for numbers in diverged)
+    for numbers in diverged:
+        assert 0 < numbers["mean_kl"] < numbers["allowed_mean_kl"]
+        assert numbers["mean_kl"] < numbers["largest_kl"]
+        assert 0 < numbers["kl_nearest_its_limit"] < numbers["its_limit"]
 
 
 # Module of the served code -> what is right there, and what is served in its place.

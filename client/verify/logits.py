@@ -81,16 +81,19 @@ def _compare(judge: Judge, prompt: str, name: str, answer: Generation) -> Findin
     )
     limits_T = np.array([judge.noise.largest_kl(row_V) for row_V in rows])
     mean, allowed = float(kl_T.mean()), float(np.mean([judge.noise.kl(row_V) for row_V in rows]))
-    worst = int(np.argmax(np.where(np.isfinite(kl_T), kl_T - limits_T, np.inf)))
+    shares_T = kl_T / np.maximum(limits_T, np.finfo(float).tiny)
+    worst = int(np.argmax(np.where(np.isfinite(shares_T), shares_T, np.inf)))
     fits = mean <= allowed and bool((kl_T <= limits_T).all())
     detail = (
         f"{len(ids)} tokens, KL divergence of the top {TOP} and the rest: {mean:.2g} nats on average of "
-        f"{allowed:.2g} allowed, at worst {kl_T[worst]:.2g} of {limits_T[worst]:.2g} at position {worst}"
+        f"{allowed:.2g} allowed, at most {kl_T.max():.2g}; nearest its limit is position {worst}: "
+        f"{kl_T[worst]:.2g} of {limits_T[worst]:.2g}"
     )
     numbers = {
         "mean_kl": mean,
         "allowed_mean_kl": allowed,
-        "largest_kl": float(kl_T[worst]),
-        "allowed_largest_kl": float(limits_T[worst]),
+        "largest_kl": float(kl_T.max()),
+        "kl_nearest_its_limit": float(kl_T[worst]),
+        "its_limit": float(limits_T[worst]),
     }
     return Finding(PART, name, "ok" if fits else "defect", detail, numbers)
