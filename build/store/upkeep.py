@@ -58,7 +58,9 @@ class Listing:
 
     @property
     def size_bytes(self) -> int:
-        return sum(found.size_bytes for found in (*self.stages, *self.unfinished, *self.damaged))
+        found: list[KeptStage | UnfinishedStage | DamagedStage]
+        found = [*self.stages, *self.unfinished, *self.damaged]
+        return sum(stage.size_bytes for stage in found)
 
 
 @dataclass(frozen=True)
