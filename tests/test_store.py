@@ -395,7 +395,7 @@ def hugging_face(folder: Path, ids: list[int], count: int) -> tuple[list[int], l
 def test_a_pair_too_short_for_the_probes_has_a_fingerprint_of_what_fits(
     checkpoints: Path, tmp_path: Path
 ) -> None:
-    options = BuildOptions(max_seq_len=3)
+    options = BuildOptions(max_seq_len=3, max_draft_len=2)
     build_in(checkpoints, tmp_path / "pair", options)
     found = open_pair(tmp_path / "pair").manifest.fingerprint
     assert found is not None
