@@ -157,9 +157,9 @@ def test_eagle3_that_reads_layers_nobody_expects_is_refused(target: Path, tmp_pa
         edit_config(head, eagle_config={"eagle_aux_hidden_state_layer_ids": ids})
         built(target, head, tmp_path / f"{name}-pair")
     odd = written_head(tmp_path / "odd", *HEADS["eagle3"])
-    edit_config(odd, eagle_aux_hidden_state_layer_ids=[0, 40, 41])
+    edit_config(odd, eagle_aux_hidden_state_layer_ids=[0, 4, 5])
     with pytest.raises(
-        PairError, match=r"layers \[0, 40, 41\].*expected those that TensorRT-LLM takes by itself"
+        PairError, match=r"layers \[0, 4, 5\].*expected those that TensorRT-LLM takes by itself"
     ):
         built(target, odd, tmp_path / "odd-pair")
 
@@ -243,6 +243,32 @@ def test_dflash_that_does_not_say_what_it_reads_is_refused(target: Path, tmp_pat
     edit_config(head, dflash_config={"mask_token_id": 95})
     with pytest.raises(PairError, match="no target_layer_ids; expected them at the top or in dflash_config"):
         built(target, head, tmp_path / "pair")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        ("dflash", {"block_size": 1}, "block_size is 1, which leaves no token"),
+        ("dflash", {"block_size": -3}, "block_size is -3, expected a whole number from 1 on"),
+        ("dflash", {"block_size": "6"}, "block_size is '6'"),
+        ("dspark", {"block_size": True}, "block_size is True"),
+        ("dspark", {"target_layer_ids": [1, 99]}, r"target_layer_ids is \[1, 99\], expected a list of the"),
+        ("dspark", {"target_layer_ids": "1,3"}, "target_layer_ids is '1,3'"),
+        ("dspark", {"target_layer_ids": []}, r"target_layer_ids is \[\]"),
+        ("dspark", {"mask_token_id": 10**9, "markov_rank": "8"}, r"id below 4,096; markov_rank is '8'"),
+        ("dspark", {"markov_head_type": "odd"}, "expected one of vanilla, gated, rnn"),
+        ("eagle3", {"eagle_aux_hidden_state_layer_ids": 3}, "layer_ids is 3, expected a list"),
+        ("eagle3", {"eagle_aux_hidden_state_layer_ids": [[1], [2]]}, "expected a list of the target's"),
+    ],
+)
+def test_a_drafter_with_a_value_that_cannot_be_is_refused(
+    name: Speculation, change: dict[str, Any], reason: str, target: Path, tmp_path: Path
+) -> None:
+    head = written_head(tmp_path / "head", *HEADS[name])
+    edit_config(head, **change)
+    with pytest.raises(PairError, match=rf"config\.json: .*{reason}"):
+        built(target, head, tmp_path / "pair")
+    assert not (tmp_path / "pair").exists()
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ SPECULATION_OF: Mapping[str, Speculation] = {
 # A draft tuned to draft in parallel is a language model still.
 ALSO: Mapping[str, Speculation] = {"parallel-lm": "draft-target"}
 WITHOUT_DRAFT: tuple[Speculation, ...] = ("mtp", "ngram")
+MARKOV_HEADS = ("vanilla", "gated", "rnn")
 
 # Tokens that prompt and answer must have in common before what followed them is proposed.
 NGRAM_SIZE = 2
@@ -105,6 +106,11 @@ def _eagle3(draft: Checkpoint, target: Checkpoint, length: int) -> Drafter:
     """
     layers = _find(draft, "eagle_aux_hidden_state_layer_ids", "eagle_config")
     count = target.config.get("num_hidden_layers")
+    if layers is not None and not _are_layers(layers, target):
+        raise PairError(
+            f"{draft.path / 'config.json'}: eagle_aux_hidden_state_layer_ids is {layers!r}, expected a list "
+            "of the target's layers"
+        )
     if layers is not None and isinstance(count, int):
         by_output = {1, count // 2 - 1, count - 4}
         by_input = {layer + 1 for layer in by_output}
@@ -118,6 +124,7 @@ def _eagle3(draft: Checkpoint, target: Checkpoint, length: int) -> Drafter:
 
 def _pard(draft: Checkpoint, target: Checkpoint, length: int) -> Drafter:
     mask = draft.config.get("pard_token", draft.config.get("ptd_token_id"))
+    _check(draft, target, mask_token_id=mask)
     return Drafter("pard", length, _given(mask_token_id=mask))
 
 
@@ -125,6 +132,9 @@ def _dflash(draft: Checkpoint, target: Checkpoint, length: int) -> Drafter:
     """The first token of a block is the last one known."""
     fields = _block_fields(draft, "dflash_config")
     size = _find(draft, "block_size", "dflash_config")
+    _check(draft, target, block_size=size, **fields)
+    if size == 1:
+        raise PairError(f"{draft.path / 'config.json'}: block_size is 1, which leaves no token to draft")
     return Drafter("dflash", min(length, size - 1) if size else length, fields)
 
 
@@ -136,6 +146,7 @@ def _dspark(draft: Checkpoint, target: Checkpoint, length: int) -> Drafter:
         markov_rank=_find(draft, "markov_rank", *sections),
         markov_head_type=_find(draft, "markov_head_type", *sections),
     )
+    _check(draft, target, **fields)
     return Drafter("dspark", min(length, size) if size else length, fields)
 
 
@@ -147,6 +158,38 @@ def _block_fields(draft: Checkpoint, *sections: str) -> dict[str, Any]:
             f"{' or '.join(sections)}"
         )
     return found
+
+
+def _check(draft: Checkpoint, target: Checkpoint, **fields: Any) -> None:
+    """Raise PairError with every field that TensorRT-LLM could not work with, None aside."""
+    rows = max([target.vocab_size, *(n for n in [draft.config.get("vocab_size")] if _is_integer(n))])
+    rules: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+        "mask_token_id": (lambda value: _is_integer(value, 0, rows - 1), f"an id below {rows:,}"),
+        "target_layer_ids": (lambda value: _are_layers(value, target), "a list of the target's layers"),
+        "block_size": (lambda value: _is_integer(value, 1), "a whole number from 1 on"),
+        "markov_rank": (lambda value: _is_integer(value, 1), "a whole number from 1 on"),
+        "markov_head_type": (lambda value: value in MARKOV_HEADS, f"one of {', '.join(MARKOV_HEADS)}"),
+    }
+    wrong = [
+        f"{name} is {value!r}, expected {rules[name][1]}"
+        for name, value in fields.items()
+        if value is not None and not rules[name][0](value)
+    ]
+    if wrong:
+        raise PairError(f"{draft.path / 'config.json'}: {'; '.join(wrong)}")
+
+
+def _are_layers(value: Any, target: Checkpoint) -> bool:
+    """Whether it lists layers, by their inputs or their outputs, so that the last number is one more."""
+    count = target.config.get("num_hidden_layers")
+    most = count if _is_integer(count) else None
+    return isinstance(value, list) and bool(value) and all(_is_integer(layer, 0, most) for layer in value)
+
+
+def _is_integer(value: Any, least: int = 0, most: int | None = None) -> bool:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return False
+    return least <= value and (most is None or value <= most)
 
 
 def _find(draft: Checkpoint, name: str, *sections: str) -> Any:
