@@ -375,6 +375,19 @@ def test_all_ends_of_text_are_in_the_checkpoints(target: Path, draft: Path, tmp_
         assert ends == list(pair.manifest.eos_token_ids)
 
 
+def test_rope_is_written_as_older_transformers_read_it_too(target: Path, draft: Path, tmp_path: Path) -> None:
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    scaling["original_max_position_embeddings"] = 1024
+    rope = {"rope_theta": 500000.0, **scaling}
+    scaled = copied(target, tmp_path / "scaled")
+    edit_config(scaled, rope_parameters=rope)
+    pair = built(scaled, draft, tmp_path / "pair", tensorrt_llm="1.2.1")
+    found = json.loads((pair.target / "config.json").read_text())
+    assert (found["rope_theta"], found["rope_scaling"]) == (500000.0, scaling)
+    assert found["rope_parameters"] == rope
+    assert json.loads((pair.draft / "config.json").read_text())["rope_theta"] == 10000.0
+
+
 def test_equal_builds_give_equal_files_that_are_all_in_the_manifest(
     target: Path, draft: Path, tmp_path: Path
 ) -> None:

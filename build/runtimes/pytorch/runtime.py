@@ -23,6 +23,7 @@ from trtspec.build.quantize.scales import main_float
 from trtspec.build.runtimes.job import Built, Job, describe_engine, mended
 from trtspec.build.runtimes.pytorch.arguments import FILE, llm_arguments, write_arguments
 from trtspec.build.runtimes.pytorch.drafter import SPECULATION_OF, Drafter, drafter_of
+from trtspec.build.runtimes.pytorch.rope_spelling import spelt_for_both
 from trtspec.build.stages import RESUME, Done, NoFacts, Stage
 from trtspec.engines.host import min_sm
 from trtspec.engines.llm_api import dialect_of, field_since
@@ -229,6 +230,7 @@ def _write_checkpoint(job: Job, role: str, folder: Path, done: Done) -> Written:
     )
     plan = plan_hf(checkpoint, dtype=None if fp8 else _cast(checkpoint, dtype), fp8=fp8)
     documents = {name: text for name, text in plan.documents.items() if name != "generation_config.json"}
+    documents["config.json"] = spelt_for_both(documents["config.json"])
     write_plan(replace(plan, documents=documents), folder, progress=lambda read, total: done.go_on())
     ends = {"eos_token_id": list(job.found.eos_token_ids)} if job.found.eos_token_ids else {}
     write_json(folder / "generation_config.json", {**checkpoint.generation_config, **ends})
