@@ -41,6 +41,10 @@ class ModelShape:
         """Return the bytes read to make one token after `context_tokens`: weights and cache."""
         return self.weight_bytes_per_token + (self.kv_bytes_per_token or 0) * context_tokens
 
+    def splits_over(self, ranks: int) -> bool:
+        """Whether heads and kv heads can be split over so many ranks; so where they are not known."""
+        return not self.heads or not self.kv_heads or _splits(self.heads, self.kv_heads, ranks)
+
 
 def shape_of(checkpoint: Checkpoint) -> ModelShape:
     """Return the shape of a checkpoint; what config.json leaves out stays None."""

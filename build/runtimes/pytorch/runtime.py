@@ -42,8 +42,6 @@ DRAFTERS = frozenset(SPECULATION_OF)
 
 # TensorRT-LLM's own image, for versions that no Triton container has.
 RELEASE_IMAGE = "nvcr.io/nvidia/tensorrt-llm/release:{version}"
-# As far as trtspec.build.check.model_shape looks.
-MOST_RANKS_LOOKED_AT = 8
 LOWEST_SM = 80  # Ampere (TensorRT-LLM's support matrix)
 
 
@@ -205,13 +203,20 @@ def _width_faults(job: Job) -> list[str]:
 
 def _rank_faults(job: Job) -> list[str]:
     """Return which models cannot be split over the ranks; a draft has those of its target."""
-    tp = job.options.tp
-    sizes = {role: shape_of(job.checkpoint(role)).tensor_parallel for role in job.roles}
-    return [
-        f"--tp {tp}: the {role}'s heads split over {', '.join(map(str, found))} GPUs"
-        for role, found in sizes.items()
-        if found and tp <= MOST_RANKS_LOOKED_AT and tp not in found
+    tp, pp = job.options.tp, job.options.pp
+    shapes = {role: shape_of(job.checkpoint(role)) for role in job.roles}
+    heads = [
+        f"--tp {tp}: the {role}'s heads split over {', '.join(map(str, shape.tensor_parallel))} GPUs"
+        for role, shape in shapes.items()
+        if not shape.splits_over(tp)
     ]
+    # A drafter that is no model of its own is not cut into stages.
+    layers = [
+        f"--pp {pp}: the {role} has {shape.layers} layers, a stage needs one"
+        for role, shape in shapes.items()
+        if shape.layers and pp > shape.layers and identify(job.checkpoint(role)).stand_alone
+    ]
+    return heads + layers
 
 
 def _write_checkpoint(job: Job, role: str, folder: Path, done: Done) -> Written:
