@@ -17,7 +17,7 @@ from trtspec.errors import EngineError
 
 Speculation = Literal["draft-target", "eagle3", "mtp", "ngram", "pard", "dflash", "dspark"]
 
-_VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:rc(\d+))?(?:\.post\d+)?")
+_VERSION = re.compile(r"(N)\.(N)\.(N)(?:rc(N))?(?:\.postN)?".replace("N", "(?:0|[1-9][0-9]*)"))
 _FINAL = 10**6  # a final release comes after its candidates
 
 

@@ -46,7 +46,7 @@ def test_a_version_from_before_the_spelling_is_refused(version: str) -> None:
         dialect_of(version)
 
 
-@pytest.mark.parametrize("version", ["", "1.2", "latest", "1.2.1; rm", "v1.2.1", "1.2.1\n"])
+@pytest.mark.parametrize("version", ["", "1.2", "latest", "1.2;", "v1.2.1", "1.2.1\n", "01.2.1", "1.٢.1"])
 def test_what_is_no_version_is_refused(version: str) -> None:
     with pytest.raises(EngineError, match="expected a version"):
         dialect_of(version)

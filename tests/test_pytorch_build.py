@@ -290,6 +290,7 @@ def test_a_drafter_with_a_value_that_cannot_be_is_refused(
         ({"tp": 4}, BuildError, "--tp 4: the draft's heads split over 1, 2 GPUs"),
         ({"tp": 16}, BuildError, "--tp 16: the target's heads split over 1, 2, 4 GPUs; --tp 16: the draft"),
         ({"pp": 100}, BuildError, "--pp 100: the target has 16 layers, a stage needs one; --pp"),
+        ({"tensorrt_llm": ""}, BuildError, "TensorRT-LLM '': expected a version"),
         ({"quantization": PairQuantization(max_kl=0.1)}, BuildError, "quality is measured where engines run"),
         (
             {"quantization": PairQuantization(target="fp8"), "dtype": "float16"},

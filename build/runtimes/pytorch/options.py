@@ -41,4 +41,4 @@ class PytorchOptions:
     @property
     def version(self) -> str:
         """The TensorRT-LLM that the arguments are spelt for."""
-        return self.tensorrt_llm or NEWEST
+        return NEWEST if self.tensorrt_llm is None else self.tensorrt_llm
