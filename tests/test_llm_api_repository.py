@@ -115,10 +115,21 @@ def test_what_the_llm_api_cannot_do_is_refused(
 def test_arguments_that_were_damaged_are_no_repository(pair: EnginePair, tmp_path: Path) -> None:
     file = pair.path / "llm_args.yaml"
     file.unlink()
-    for text in ("speculative_config: [", "tensor_parallel_size: 1", "[]"):
+    dated = "speculative_config: {a: 2020-01-01}"
+    for text in ("speculative_config: [", "tensor_parallel_size: 1", "[]", dated):
         file.write_text(text)
         with pytest.raises(EngineError, match="build the pair again"):
             write_repository(pair, tmp_path / "repo")
+
+
+def test_a_pair_that_does_not_say_its_version_is_no_repository(demo_pair: Path, tmp_path: Path) -> None:
+    options = BuildOptions(runtime="pytorch", max_draft_len=4)
+    pair = build(
+        demo_pair / "target", demo_pair / "draft", tmp_path / "pair", options, report=lambda line: None
+    )
+    del pair.manifest.versions["tensorrt_llm"]
+    with pytest.raises(EngineError, match=r"trtspec\.json: no version of TensorRT-LLM; build the pair again"):
+        write_repository(pair, tmp_path / "repo")
 
 
 def test_tensorrt_llm_is_imported_in_one_module_only() -> None:

@@ -7,7 +7,7 @@ import json
 import yaml
 
 from trtspec.engines.llm_api import dialect_of
-from trtspec.engines.manifest import Manifest
+from trtspec.engines.manifest import MANIFEST, Manifest
 from trtspec.engines.pair import EnginePair
 from trtspec.errors import EngineError, RepositoryError
 from trtspec.triton_repo import llm_api, speculation
@@ -36,7 +36,7 @@ def llm_api_folder(pair: EnginePair, options: RepositoryOptions) -> ModelFolder:
     options.check(target.max_draft_len, pair.path)
     arguments = _read_arguments(pair)
     drafting = arguments["speculative_config"]
-    one_engine = dialect_of(manifest.versions["tensorrt_llm"]).one_engine
+    one_engine = dialect_of(_version(pair)).one_engine
     facts = EngineFacts(
         runtime=manifest.runtime,
         max_draft_len=target.max_draft_len,
@@ -79,6 +79,13 @@ def triton_image(manifest: Manifest) -> str | None:
     return image if image and image.startswith(TRITON_REGISTRY) else None
 
 
+def _version(pair: EnginePair) -> str:
+    version = pair.manifest.versions.get("tensorrt_llm")
+    if version is None:
+        raise EngineError(f"{pair.path / MANIFEST}: no version of TensorRT-LLM; build the pair again")
+    return version
+
+
 def _read_arguments(pair: EnginePair) -> dict[str, dict[str, object]]:
     file = pair.path / ARGUMENTS
     try:
@@ -87,4 +94,8 @@ def _read_arguments(pair: EnginePair) -> dict[str, dict[str, object]]:
         raise EngineError(f"{file}: cannot be read ({error}); build the pair again") from error
     if not isinstance(found, dict) or not isinstance(found.get("speculative_config"), dict):
         raise EngineError(f"{file}: no speculative_config; build the pair again")
+    try:
+        json.dumps(found)
+    except (TypeError, ValueError) as error:  # YAML has dates, sets and loops, too
+        raise EngineError(f"{file}: no plain values ({error}); build the pair again") from error
     return found
