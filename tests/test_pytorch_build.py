@@ -24,7 +24,7 @@ from trtspec.engines.llm_api import Speculation, mode_of
 from trtspec.engines.pair import EnginePair, check_contents
 from trtspec.errors import BuildError, EngineError, PairError
 
-H = 64
+H = 256  # of the demo target
 HEADS: dict[Speculation, tuple[dict[str, Any], dict[str, list[int]]]] = {
     "eagle3": (
         {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "num_hidden_layers": 1},
@@ -269,6 +269,19 @@ def test_a_drafter_with_a_value_that_cannot_be_is_refused(
     with pytest.raises(PairError, match=rf"config\.json: .*{reason}"):
         built(target, head, tmp_path / "pair")
     assert not (tmp_path / "pair").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "expected"),
+    [("eagle3", 3 * 128, "layers × 256"), ("dflash", 3 * H, "2 × 256"), ("dspark", 2 * 128, "2 × 256")],
+)
+def test_a_drafter_of_another_target_is_refused(
+    name: Speculation, width: int, expected: str, target: Path, tmp_path: Path
+) -> None:
+    config, shapes = HEADS[name]
+    head = written_head(tmp_path / "head", config, {**shapes, "fc.weight": [128, width]})
+    with pytest.raises(PairError, match=f"fc.weight reads {width} values, expected {expected}, the target's"):
+        built(target, head, tmp_path / "pair")
 
 
 @pytest.mark.parametrize(

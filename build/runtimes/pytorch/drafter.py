@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,9 @@ SPECULATION_OF: Mapping[str, Speculation] = {
 ALSO: Mapping[str, Speculation] = {"parallel-lm": "draft-target"}
 WITHOUT_DRAFT: tuple[Speculation, ...] = ("mtp", "ngram")
 MARKOV_HEADS = ("vanilla", "gated", "rnn")
+
+# What joins the target's hidden states: [hidden, layers × the target's hidden].
+FUSION = re.compile(r"^(?:model\.)?(?:eagle_)?fc\.weight$")
 
 # Tokens that prompt and answer must have in common before what followed them is proposed.
 NGRAM_SIZE = 2
@@ -119,6 +123,7 @@ def _eagle3(draft: Checkpoint, target: Checkpoint, length: int) -> Drafter:
                 f"{draft.path}: reads the target's layers {layers}, expected those that TensorRT-LLM "
                 f"takes by itself: {sorted(by_output)} by output, {sorted(by_input)} by input"
             )
+    _check_width(draft, target, None if layers is None else len(layers))
     return Drafter("eagle3", length, {})
 
 
@@ -135,6 +140,7 @@ def _dflash(draft: Checkpoint, target: Checkpoint, length: int) -> Drafter:
     _check(draft, target, block_size=size, **fields)
     if size == 1:
         raise PairError(f"{draft.path / 'config.json'}: block_size is 1, which leaves no token to draft")
+    _check_width(draft, target, len(fields["target_layer_ids"]))
     return Drafter("dflash", min(length, size - 1) if size else length, fields)
 
 
@@ -147,6 +153,7 @@ def _dspark(draft: Checkpoint, target: Checkpoint, length: int) -> Drafter:
         markov_head_type=_find(draft, "markov_head_type", *sections),
     )
     _check(draft, target, **fields)
+    _check_width(draft, target, len(fields["target_layer_ids"]))
     return Drafter("dspark", min(length, size) if size else length, fields)
 
 
@@ -177,6 +184,26 @@ def _check(draft: Checkpoint, target: Checkpoint, **fields: Any) -> None:
     ]
     if wrong:
         raise PairError(f"{draft.path / 'config.json'}: {'; '.join(wrong)}")
+
+
+def _check_width(draft: Checkpoint, target: Checkpoint, layers: int | None) -> None:
+    """Raise PairError where a drafter reads hidden states of another width than the target's.
+
+    Args:
+        layers: how many it joins; None where its config.json does not say.
+    """
+    hidden = target.config.get("hidden_size")
+    widths = {
+        name: tensor.shape[-1]
+        for name, tensor in draft.tensors.items()
+        if FUSION.search(name) and tensor.dtype in ("F32", "F16", "BF16")
+    }
+    for name, width in widths.items():
+        if _is_integer(hidden, 1) and (width % hidden or layers not in (None, width // hidden)):
+            raise PairError(
+                f"{draft.path}: {name} reads {width:,} values, expected {layers or 'layers'} × "
+                f"{hidden:,}, the target's hidden states; it was trained for another target"
+            )
 
 
 def _are_layers(value: Any, target: Checkpoint) -> bool:
