@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from trtspec.build.check.drafters import identify
 from trtspec.build.checkpoint import Checkpoint
@@ -213,7 +213,7 @@ def _are_layers(value: Any, target: Checkpoint) -> bool:
     return isinstance(value, list) and bool(value) and all(_is_integer(layer, 0, most) for layer in value)
 
 
-def _is_integer(value: Any, least: int = 0, most: int | None = None) -> bool:
+def _is_integer(value: Any, least: int = 0, most: int | None = None) -> TypeGuard[int]:
     if not isinstance(value, int) or isinstance(value, bool):
         return False
     return least <= value and (most is None or value <= most)
