@@ -5,8 +5,9 @@
 The public model that ships, in front of two scripted engines that answer at once: γ = 4, each draft
 token accepted with probability 0.8, answers of 128 tokens, streamed over gRPC. A round is one draft
 call and one target call. The client reads responses without decoding them, so that it takes as
-little as it can of the cores it shares with the server. Memory is what the models' processes hold
-when all is done, shared pages counted in each.
+little as it can of the cores it shares with the server. Beside it, in the same run, a model that makes the
+two calls, sends a response and does nothing else: what Triton itself costs on this machine. Memory is
+what the models' processes hold when all is done, shared pages counted in each.
 """
 
 from __future__ import annotations
@@ -86,6 +87,51 @@ class TritonPythonModel:
 '''
 
 
+BARE = "bare_calls"
+BARE_ROUNDS = 40
+BARE_CONFIG = """
+backend: "python"
+max_batch_size: 1
+model_transaction_policy { decoupled: true }
+instance_group [ { count: 1 kind: KIND_CPU } ]
+input [ { name: "max_tokens" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "num_rounds" data_type: TYPE_INT32 dims: [ 1 ] } ]
+"""
+BARE_MODEL = '''
+import numpy as np
+import triton_python_backend_utils as pb
+
+ROUNDS = {rounds}
+FINAL = pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+def call(model, count, **inputs):
+    """Make one call; the responses have to outlive it."""
+    arrays = {{"input_lengths": [[16]], "request_output_len": [[count]], "input_ids": [[5] * 16], **inputs}}
+    tensors = [pb.Tensor(name, np.array(array, np.int32)) for name, array in arrays.items()]
+    outputs = ["output_ids", "sequence_length"]
+    responses = pb.InferenceRequest(model_name=model, inputs=tensors, requested_output_names=outputs).exec(
+        decoupled=True
+    )
+    for response in responses:
+        pass
+    return responses
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender, ended = request.get_response_sender(), []
+            for number in range(1, ROUNDS + 1):
+                ended.append(call("tensorrt_llm_draft", 4))
+                ended.append(call("tensorrt_llm", 5, draft_input_ids=[[5] * 4]))
+                tensor = pb.Tensor("num_rounds", np.array([[number]], np.int32))
+                if number == ROUNDS:
+                    sender.is_cancelled()
+                sender.send(pb.InferenceResponse([tensor]), flags=FINAL if number == ROUNDS else 0)
+'''
+
+
 def scripted_repository(folder: Path) -> Path:
     """Return a repository of the demo pair whose engines have been replaced."""
     source = Path(str(files("trtspec") / "demo_pair"))
@@ -95,16 +141,23 @@ def scripted_repository(folder: Path) -> Path:
         version = repository / name / "1"
         shutil.rmtree(version / "engine")
         (version / "model.py").write_text(SCRIPTED_ENGINE.replace("{is_draft}", str(name == DRAFT_MODEL)))
+    bare = repository / BARE
+    (bare / "1").mkdir(parents=True)
+    (bare / "config.pbtxt").write_text(BARE_CONFIG)
+    (bare / "1" / "model.py").write_text(BARE_MODEL.format(rounds=BARE_ROUNDS))
     return repository
 
 
-def request_bytes() -> bytes:
-    request = service_pb2.ModelInferRequest(model_name=PUBLIC_MODEL)
+def request_bytes(model: str) -> bytes:
+    request = service_pb2.ModelInferRequest(model_name=model)
 
     def add(name: str, datatype: str, value: bytes) -> None:
         request.inputs.add(name=name, datatype=datatype, shape=[1, 1])
         request.raw_input_contents.append(value)
 
+    if model == BARE:
+        add("max_tokens", "INT32", np.int32(NEW_TOKENS).tobytes())
+        return bytes(request.SerializeToString())
     add("text_input", "BYTES", len(b"def main(").to_bytes(4, "little") + b"def main(")
     add("max_tokens", "INT32", np.int32(NEW_TOKENS).tobytes())
     add("num_draft_tokens", "INT32", np.int32(NUM_DRAFT_TOKENS).tobytes())
@@ -124,10 +177,10 @@ def rounds_of(last_response: bytes) -> int:
 class Load:
     """Requests without pause, so many at a time."""
 
-    def __init__(self, channel: grpc.Channel) -> None:
+    def __init__(self, channel: grpc.Channel, model: str) -> None:
         # No deserialiser: a response stays the bytes it is.
         self._ask = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
-        self._request = request_bytes()
+        self._request = request_bytes(model)
 
     def run(self, in_flight: int, seconds: float) -> tuple[int, float, float]:
         """Return rounds, seconds, and responses a round."""
@@ -171,9 +224,13 @@ def main(seconds: float, runs: int, as_json: bool) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         repository = scripted_repository(folder)
         server = stack.enter_context(serve(repository, FREE_PORTS))
-        load = Load(stack.enter_context(grpc.insecure_channel(server.grpc_url)))
+        channel = stack.enter_context(grpc.insecure_channel(server.grpc_url))
+        load, bare = Load(channel, PUBLIC_MODEL), Load(channel, BARE)
+        bare_ms: list[float] = []
         load.run(max(IN_FLIGHT), 1.0)
         for _ in range(runs):
+            rounds, elapsed, _ = bare.run(1, seconds)
+            bare_ms.append(elapsed / rounds * 1e3)
             for in_flight in IN_FLIGHT:
                 rounds, elapsed, responses = load.run(in_flight, seconds)
                 measured[in_flight].append((rounds / elapsed, responses))
@@ -186,13 +243,23 @@ def main(seconds: float, runs: int, as_json: bool) -> None:
         for in_flight, points in measured.items()
     }
     if as_json:
-        click.echo(json.dumps({"in_flight": result, "resident_mb": memory, "runs": runs}))
+        click.echo(
+            json.dumps(
+                {
+                    "bare_ms": statistics.median(bare_ms),
+                    "in_flight": result,
+                    "resident_mb": memory,
+                    "runs": runs,
+                }
+            )
+        )
         return
     click.echo(f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}; {runs} runs")
     click.echo("in flight  rounds/s  ms a round each  responses a round")
     for in_flight, point in result.items():
         rate, responses = point["rounds_per_s"], point["responses_per_round"]
         click.echo(f"{in_flight:9}  {rate:8.0f}  {in_flight / rate * 1e3:15.2f}  {responses:17.2f}")
+    click.echo(f"two bare calls and a response: {statistics.median(bare_ms):.2f} ms")
     click.echo("resident: " + ", ".join(f"{name} {size:.0f} MB" for name, size in memory.items()))
 
 
