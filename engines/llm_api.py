@@ -35,6 +35,8 @@ class Dialect:
 
     first: str
     last: str
+    # The releases whose candidates or final are among them; a number between that nobody released is none.
+    releases: tuple[str, ...]
     modes: Mapping[Speculation, Mode]
     # The field with the draft's folder or name on the hub.
     draft_field: str
@@ -47,7 +49,8 @@ class Dialect:
     later_fields: Mapping[str, str] = field(default_factory=dict)
 
     def __contains__(self, version: str) -> bool:
-        return _order(self.first) <= _order(version) <= _order(self.last)
+        is_released = ".".join(map(str, _order(version)[:3])) in self.releases
+        return is_released and _order(self.first) <= _order(version) <= _order(self.last)
 
 
 # Oldest first. The older has no tag `Eagle3`: there `Eagle` is EAGLE-3.
@@ -55,6 +58,7 @@ DIALECTS = (
     Dialect(
         first="1.2.0rc2",
         last="1.2.1",
+        releases=("1.2.0", "1.2.1"),
         modes={
             "draft-target": Mode("DraftTarget", "1.2.0rc2"),
             "eagle3": Mode("Eagle", "1.2.0rc2"),
@@ -68,6 +72,7 @@ DIALECTS = (
     Dialect(
         first="1.3.0rc17",
         last="1.4.0rc4",
+        releases=("1.3.0", "1.4.0"),
         modes={
             "draft-target": Mode("Draft_Target", "1.3.0rc17"),
             "eagle3": Mode("Eagle3", "1.3.0rc17"),
@@ -124,6 +129,8 @@ def _why_unknown(version: str) -> str:
     known = ", ".join(f"{dialect.first} to {dialect.last}" for dialect in DIALECTS)
     if _order(version) < _order(DIALECTS[0].first):
         return f"too old for the LLM API as it is spelt here; known are {known}"
+    if any(_order(dialect.first) <= _order(version) <= _order(dialect.last) for dialect in DIALECTS):
+        return f"no release that is known here; known are {known}"
     return (
         "what has been published about it contradicts itself (decoding_type DraftTarget or Draft_Target); "
         f"known are {known}"

@@ -40,6 +40,12 @@ def test_a_version_whose_sources_disagree_is_refused(version: str) -> None:
         dialect_of(version)
 
 
+@pytest.mark.parametrize("version", ["1.3.1", "1.3.99", "1.3.1rc3"])
+def test_a_number_between_that_was_never_released_is_refused(version: str) -> None:
+    with pytest.raises(EngineError, match="no release that is known here"):
+        dialect_of(version)
+
+
 @pytest.mark.parametrize("version", ["0.21.0", "1.0.0", "1.1.0", "1.2.0rc1"])
 def test_a_version_from_before_the_spelling_is_refused(version: str) -> None:
     with pytest.raises(EngineError, match="too old"):

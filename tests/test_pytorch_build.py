@@ -100,6 +100,18 @@ def test_every_version_takes_the_arguments_that_are_spelt_for_it(
     assert pair.manifest.versions["tensorrt_llm"] == version
 
 
+def test_the_caches_take_what_the_memory_plan_leaves_them(target: Path, draft: Path, tmp_path: Path) -> None:
+    planned = built(target, draft, tmp_path / "planned", gpu="L4")
+    assert planned.manifest.memory is not None
+    share = planned.manifest.memory.shared_fraction
+    assert arguments_of(planned)["kv_cache_config"]["free_gpu_memory_fraction"] == share
+    assert share != 0.9
+    asked = built(target, draft, tmp_path / "asked", gpu="L4", free_gpu_memory=0.5)
+    assert arguments_of(asked)["kv_cache_config"]["free_gpu_memory_fraction"] == 0.5
+    unplanned = built(target, draft, tmp_path / "unplanned")
+    assert arguments_of(unplanned)["kv_cache_config"]["free_gpu_memory_fraction"] == 0.9
+
+
 @pytest.mark.parametrize(("spelt_for", "given_to"), [("1.2.1", "1.4.0rc4"), ("1.3.0rc17", "1.2.1")])
 def test_another_dialect_would_not_take_them(
     spelt_for: str, given_to: str, target: Path, draft: Path, tmp_path: Path

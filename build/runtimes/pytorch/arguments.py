@@ -10,20 +10,29 @@ import yaml
 from trtspec.build.options import BuildOptions
 from trtspec.build.runtimes.pytorch.drafter import Drafter
 from trtspec.engines.llm_api import dialect_of, mode_of
+from trtspec.engines.memory.result import MemoryPlan
 
 FILE = "llm_args.yaml"
 # Where the draft lies, seen from the pair. With the dot no name on the hub is like it.
 DRAFT_FOLDER = "./draft"
+# TensorRT-LLM's own default.
+DEFAULT_CACHE_SHARE = 0.9
 
 
 def llm_arguments(
-    options: BuildOptions, drafter: Drafter, *, max_seq_len: int, draft: bool
+    options: BuildOptions,
+    drafter: Drafter,
+    *,
+    max_seq_len: int,
+    draft: bool,
+    memory: MemoryPlan | None = None,
 ) -> dict[str, Any]:
     """Return what the LLM API is given beside the model, spelt for the version that was asked.
 
     Args:
         max_seq_len: tokens of prompt and answer.
         draft: whether the pair has a folder of a draft.
+        memory: what the caches may take, where nothing else was asked.
 
     Raises:
         EngineError: the version is not known, or has no such way to draft.
@@ -37,10 +46,18 @@ def llm_arguments(
         "disable_overlap_scheduler": not asked.overlap_scheduler,
         "kv_cache_config": {
             "enable_block_reuse": asked.block_reuse,
-            "free_gpu_memory_fraction": asked.free_gpu_memory,
+            "free_gpu_memory_fraction": _cache_share(asked.free_gpu_memory, memory),
         },
         "speculative_config": _speculative_config(options, drafter, draft=draft),
     }
+
+
+def _cache_share(asked: float | None, memory: MemoryPlan | None) -> float:
+    """Return the share of free memory for the caches: as asked, else as planned, else 0.9."""
+    if asked is not None:
+        return asked
+    planned = memory.shared_fraction if memory else None
+    return DEFAULT_CACHE_SHARE if planned is None else planned
 
 
 def write_arguments(arguments: Mapping[str, Any], version: str) -> str:

@@ -35,8 +35,10 @@ class PytorchOptions:
     overlap_scheduler: Annotated[bool, "Prepare a step while the one before runs."] = False
     block_reuse: Annotated[bool, "Keep key-value blocks for requests that begin alike."] = True
     free_gpu_memory: Annotated[
-        float, "Share of the memory that the weights leave free, for the key-value cache."
-    ] = 0.9
+        float | None,
+        "Share of the memory that the weights leave free, for the key-value cache.  [default: as the memory "
+        "plan of --gpu has it, else 0.9]",
+    ] = None
 
     @property
     def version(self) -> str:

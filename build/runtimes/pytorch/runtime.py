@@ -86,7 +86,7 @@ def faults(options: BuildOptions) -> Sequence[str]:
             "--sampling rejection with --overlap-scheduler: TensorRT-LLM would be greedy; leave one out",
         ),
         (
-            not 0 < asked.free_gpu_memory <= 1,
+            asked.free_gpu_memory is not None and not 0 < asked.free_gpu_memory <= 1,
             f"--free-gpu-memory is {asked.free_gpu_memory}, expected a share above 0 and up to 1",
         ),
         (
@@ -128,7 +128,13 @@ def stages(job: Job) -> Sequence[Stage]:
         for role in job.roles
     ]
     text = write_arguments(
-        llm_arguments(job.options, drafter, max_seq_len=job.target_seq_len, draft=job.draft is not None),
+        llm_arguments(
+            job.options,
+            drafter,
+            max_seq_len=job.target_seq_len,
+            draft=job.draft is not None,
+            memory=job.memory,
+        ),
         job.options.pytorch.version,
     )
     arguments = Stage("arguments", partial(_write_arguments, text), inputs={"text": text}, place="")
