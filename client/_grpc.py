@@ -17,6 +17,7 @@ from trtspec.client._transport import Health, InferRequest, InferResponse
 
 # How long a server may take to end a call whose last response it has sent.
 HANG_UP_S = 1.0
+CLOSE_S = 2.0
 
 
 class GrpcTransport:
@@ -62,8 +63,14 @@ class GrpcTransport:
         return get_metrics(self._endpoint, timeout_s)
 
     def close(self) -> None:
-        """Close the connection; answers still under way are cancelled."""
-        self._channel.close()
+        """Close the connection; answers still under way are cancelled.
+
+        Bounded: an interrupt that comes between gRPC's taking a lock of its own and its guarding it leaves
+        the lock taken, and closing would wait for it for ever.
+        """
+        closing = threading.Thread(target=self._channel.close, name="close", daemon=True)
+        closing.start()
+        closing.join(CLOSE_S)
 
 
 class GrpcResponses:

@@ -165,7 +165,7 @@ def test_engines_that_nothing_serves_are_refused(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"compiled": False}, "not compiled; run trtllm-build"),
+        ({"compiled": False}, "not compiled; compile them on a GPU host"),
         ({"runtime": "cpu"}, None),
     ],
 )
