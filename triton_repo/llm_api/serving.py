@@ -97,13 +97,7 @@ class TritonPythonModel:
             inputs, self._tokenizer, self._chat, self._limits, self._eos_ids, self._excludes_input
         )
         self._can.check(request)
-        output = Output(
-            self._tokenizer.detokenizer(),
-            max_tokens=request.max_tokens,
-            eos_ids=frozenset(request.eos_ids),
-            stop_strings=request.stop_strings,
-            min_tokens=request.min_tokens,
-        )
+        output = Output.of(request, self._tokenizer.detokenizer())
         return Answer(
             request,
             output,

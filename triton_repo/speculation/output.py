@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .detokenizer import Detokenizer
+from .request import GenerationRequest
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,17 @@ class Output:
     _sent_text: int = 0
     _sent_tokens: int = 0
     _search_from: int = 0
+
+    @classmethod
+    def of(cls, request: GenerationRequest, detokenizer: Detokenizer) -> Output:
+        """Return the output of a request that has no tokens yet."""
+        return cls(
+            detokenizer,
+            max_tokens=request.max_tokens,
+            eos_ids=frozenset(request.eos_ids),
+            stop_strings=request.stop_strings,
+            min_tokens=request.min_tokens,
+        )
 
     @property
     def num_tokens(self) -> int:

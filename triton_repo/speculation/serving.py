@@ -105,13 +105,7 @@ class TritonPythonModel:
         request = read_request(
             inputs, self._tokenizer, self._chat, self._limits, self._eos_ids, self._excludes_input
         )
-        output = Output(
-            self._tokenizer.detokenizer(),
-            max_tokens=request.max_tokens,
-            eos_ids=frozenset(request.eos_ids),
-            stop_strings=request.stop_strings,
-            min_tokens=request.min_tokens,
-        )
+        output = Output.of(request, self._tokenizer.detokenizer())
         adapts = request.num_draft_tokens == ADAPTIVE
         fixed = None if adapts else FixedDraftLength(request.num_draft_tokens)
         return Answer(

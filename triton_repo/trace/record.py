@@ -129,9 +129,7 @@ def trace(
 def _run(
     pair: EnginePair, prompt: str, request: GenerationRequest, limits: Limits, tokenizer: Tokenizer
 ) -> Trace:
-    output = Output(
-        tokenizer.detokenizer(), max_tokens=request.max_tokens, eos_ids=frozenset(request.eos_ids)
-    )
+    output = Output.of(request, tokenizer.detokenizer())
     generation = Generation(request, output, draft_max_seq_len=limits.draft_max_seq_len)
     engines = {
         "target": _Engine(pair.target, request.sampling, request.eos_ids),
