@@ -64,7 +64,7 @@ def load(folder: Path, dtype: torch.dtype = torch.float32, slots: int = 2) -> Mo
     config = json.loads((folder / "config.json").read_text())
     architecture = read_architecture(config, max_seq_len=128)
     assert architecture is not None
-    return Model(architecture, Weights(folder, dtype), dtype, slots=slots, max_seq_len=128)
+    return Model(architecture, Weights(folder, dtype), slots=slots, max_seq_len=128)
 
 
 def token_ids(count: int, vocab: int = 61) -> list[int]:

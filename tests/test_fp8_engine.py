@@ -42,8 +42,9 @@ CONFIGS: dict[str, Any] = {
     "qwen2, tied": Qwen2Config(**SIZES, tie_word_embeddings=True),
 }
 
-# Summed in another order, a value that lies on the edge between two codes may fall to either side.
-NOISE = 0.05
+# Summed in another order, a value that lies on the edge between two codes may fall to either side, which
+# moves a few rows; rounding that is left out moves all of them. Of the logits' standard deviation, as rms.
+NOISE = 0.04
 
 # Rounding to FP8 is not continuous: two ways of summing part there. On the demo pair that moves logits by
 # up to 0.14, of a standard deviation of 2.1; the margin at a changed choice was at most 0.04.
@@ -75,7 +76,7 @@ def emulated(folder: Path) -> Any:
 def own_model(folder: Path, dtype: torch.dtype = torch.float32) -> Model:
     architecture = read_architecture(json.loads((folder / "config.json").read_text()), 128)
     assert architecture is not None
-    return Model(architecture, Weights(folder, dtype), dtype, slots=2, max_seq_len=128)
+    return Model(architecture, Weights(folder, dtype), slots=2, max_seq_len=128)
 
 
 def test_logits_are_those_of_dequantised_weights_and_rounded_inputs(engine: Path) -> None:
@@ -83,7 +84,7 @@ def test_logits_are_those_of_dequantised_weights_and_rounded_inputs(engine: Path
     with torch.inference_mode():
         theirs = emulated(engine)(torch.tensor([IDS])).logits[0]
     assert (ours - theirs).abs().median() < 1e-4
-    assert (ours - theirs).abs().max() < NOISE * theirs.std()
+    assert (ours - theirs).square().mean().sqrt() < NOISE * theirs.std()
 
 
 def test_rounding_the_inputs_makes_a_difference(engine: Path) -> None:
@@ -92,7 +93,7 @@ def test_rounding_the_inputs_makes_a_difference(engine: Path) -> None:
         module._forward_pre_hooks.clear()
     with torch.inference_mode():
         exact = model(torch.tensor([IDS])).logits[0]
-    assert (rounded - exact).abs().max() > NOISE * exact.std()
+    assert (rounded - exact).square().mean().sqrt() > NOISE * exact.std()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

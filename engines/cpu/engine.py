@@ -235,4 +235,4 @@ def _load(folder: Path, settings: _Settings, slots: int) -> Decoder:
             folder, config, settings.dtype, slots=slots, max_seq_len=settings.max_seq_len
         )
     weights = Weights(folder, settings.dtype)
-    return Model(architecture, weights, settings.dtype, slots=slots, max_seq_len=settings.max_seq_len)
+    return Model(architecture, weights, slots=slots, max_seq_len=settings.max_seq_len)

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from .errors import EngineLoadError
-from .linear import Linear, linear
 
 LARGEST = 448.0
 
@@ -99,26 +98,6 @@ def scale_names(module: str) -> tuple[str, ...]:
         f"{attention}.k_proj.k_scale",
         f"{attention}.v_proj.v_scale",
     )
-
-
-def fp8_linear(codes_NK: Tensor, scales: Fp8, bias_N: Tensor | None) -> Linear:
-    """Return x ↦ x Wᵀ + b on codes, scaled afterwards: exact products, as an FP8 kernel has them.
-
-    Args:
-        codes_NK: the values of the codes, in the type that the product is computed in; any holds them
-            exactly.
-    """
-    product = linear(codes_NK)
-    static = None if scales.input is None else torch.tensor(scales.input)
-    fixed_N = scales.rows if static is None else scales.rows * static
-
-    def rows(x: Tensor) -> Tensor:
-        by = token_scales(x) if static is None else static
-        sums = product(quantise(x, by).to(codes_NK.dtype)).float()
-        values = sums * fixed_N if static is not None else sums * by * fixed_N
-        return (values if bias_N is None else values + bias_N.float()).to(x.dtype)
-
-    return rows
 
 
 def round_inputs(model: Any, scales: Mapping[str, Fp8]) -> None:

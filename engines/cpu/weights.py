@@ -21,6 +21,12 @@ class Weights:
         self._dtype = dtype
         self._tensors = read_tensors(folder)
         self._fp8 = read_scales(self._tensors, folder)
+        # Whether bfloat16 holds every matrix exactly, in the engine's dtype.
+        self.narrow = dtype == torch.bfloat16 or all(
+            tensor.dtype in (torch.bfloat16, torch.float8_e4m3fn)
+            for tensor in self._tensors.values()
+            if tensor.dim() == 2
+        )
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors

@@ -1,0 +1,151 @@
+"""The compiled pass in its parts: products, rounding, and where it is kept once compiled."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtspec.engines.cpu import compiled
+from trtspec.engines.cpu.compiled import kernels
+
+FOLDER = Path(compiled.__file__).parent
+sizes = st.integers(1, 70)
+
+
+def random(seed: int, *shape: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def halves(weight: np.ndarray[Any, np.dtype[np.float32]]) -> tuple[Any, Any]:
+    """A matrix rounded down to bfloat16: its upper halves, and the values they are."""
+    upper = (weight.view(np.uint32) >> 16).astype(np.uint16)
+    return upper, (upper.astype(np.uint32) << 16).view(np.float32)
+
+
+@given(rows=st.integers(1, 20), size=sizes, outputs=sizes, narrow=st.booleans(), seed=st.integers(0, 99))
+def test_a_product_is_the_matrix_product(rows: int, size: int, outputs: int, narrow: bool, seed: int) -> None:
+    x, weight = random(seed, rows, size), random(seed + 1, outputs, size)
+    stored, values = halves(weight) if narrow else (weight, weight)
+    y = np.empty((rows, kernels.padded(outputs)), np.float32)
+    kernels._product(x, rows, size, kernels.pack(stored), size * kernels.BLOCK, outputs, y)
+    expected = x.astype(np.float64) @ values.T.astype(np.float64)
+    np.testing.assert_allclose(y[:, :outputs], expected, atol=1e-5 * size)
+    assert not y[:, outputs:].any()
+
+
+@given(rows=st.integers(2, 20), size=sizes, narrow=st.booleans(), seed=st.integers(0, 99))
+def test_a_row_has_the_same_bits_whatever_is_beside_it(rows: int, size: int, narrow: bool, seed: int) -> None:
+    x, weight = random(seed, rows, size), random(seed + 1, 32, size)
+    packed = kernels.pack(halves(weight)[0] if narrow else weight)
+
+    def product(x: Any) -> Any:
+        y = np.empty((len(x), 32), np.float32)
+        kernels._product(x, len(x), size, packed, size * kernels.BLOCK, 32, y)
+        return y
+
+    together = product(x)
+    assert all((product(x[row : row + 1]) == together[row]).all() for row in range(rows))
+
+
+@given(st.integers(1, 70), sizes, st.booleans())
+def test_a_row_is_found_again_in_the_packed_matrix(rows: int, size: int, narrow: bool) -> None:
+    weight = random(rows, rows, size)
+    stored, values = halves(weight) if narrow else (weight, weight)
+    packed, row = kernels.pack(stored), np.empty(size, np.float32)
+    for index in range(rows):
+        kernels._unpack(packed, index, row)
+        assert (row == values[index]).all()
+
+
+def test_rounding_to_fp8_is_torchs() -> None:
+    powers = np.float32(2.0) ** np.arange(-20, 10)
+    x = np.concatenate([np.linspace(-500, 500, 40_001), random(1, 20_000) / 100, powers, powers * 1.0625])
+    x = x.astype(np.float32)[None]
+    codes, scales = np.empty_like(x), np.empty(1, np.float32)
+    kernels._quantise(x, 1, x.size, 1.0, codes, scales)
+    expected = torch.from_numpy(x).clamp(-448, 448).to(torch.float8_e4m3fn).float().numpy()
+    assert (codes == expected).all()
+
+
+def test_the_exponential_is_close_over_all_of_float32() -> None:
+    x = np.linspace(-87, 88, 50_001, dtype=np.float32)
+    y = np.array([kernels._exp(value) for value in x[::50]])
+    np.testing.assert_allclose(y, np.exp(x[::50].astype(np.float64)), rtol=3e-7)
+
+
+def test_nothing_is_taken_for_a_small_probability() -> None:
+    assert kernels._exp(np.float32(-1e30)) < 1e-37
+
+
+def copied(tmp_path: Path) -> Path:
+    """The engine's folder as a repository holds it, a package of another name."""
+    package = tmp_path / "copy_of_cpu"
+    shutil.copytree(FOLDER, package, ignore=shutil.ignore_patterns("__pycache__"))
+    return package
+
+
+def run_copy(package: Path, caches: Path) -> str:
+    """Import a copy in a process of its own and return the file that its kernels came from."""
+    code = f"from {package.name}.compiled import kernels; print(kernels.__file__, kernels.run.__name__)"
+    environment = os.environ | {"XDG_CACHE_HOME": str(caches)}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=package.parent, env=environment, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    file, name = ran.stdout.split()
+    assert name == "run"
+    return file
+
+
+def test_copies_of_the_engine_share_what_is_compiled(tmp_path: Path) -> None:
+    caches = tmp_path / "caches"
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    file = run_copy(copied(tmp_path / "one"), caches)
+    before = os.stat(file)
+    assert file.startswith(str(caches))
+    assert run_copy(copied(tmp_path / "two"), caches) == file
+    assert os.stat(file) == before
+    assert stat.S_IMODE(os.stat(Path(file).parent).st_mode) == 0o700
+
+
+def test_a_changed_engine_does_not_take_what_another_compiled(tmp_path: Path) -> None:
+    package, caches = copied(tmp_path), tmp_path / "caches"
+    file = run_copy(package, caches)
+    with (package / "kernels.py").open("a") as source:
+        source.write("\n# changed\n")
+    assert run_copy(package, caches) != file
+
+
+def test_a_damaged_copy_is_written_anew(tmp_path: Path) -> None:
+    package, caches = copied(tmp_path), tmp_path / "caches"
+    file = Path(run_copy(package, caches))
+    file.write_text("run = None")
+    assert run_copy(package, caches) == str(file)
+    assert file.read_bytes() == (package / "kernels.py").read_bytes()
+
+
+def test_an_engine_runs_where_the_cache_cannot_be_written(tmp_path: Path) -> None:
+    caches = tmp_path / "caches"
+    caches.write_text("no folder")
+    file = Path(run_copy(copied(tmp_path), caches))
+    assert caches not in file.parents
+    assert not file.parent.exists()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_weights_of_bfloat16_are_packed_as_halves(dtype: torch.dtype, demo_pair: Path) -> None:
+    from trtspec.engines.cpu.weights import Weights
+
+    assert Weights(demo_pair / "draft", dtype).narrow
