@@ -129,6 +129,21 @@ def test_a_prompt_in_parts_is_the_prompt(llama: Path) -> None:
     assert torch.allclose(model.forward([Segment(1, 70, ids[70:], 4)]), whole, atol=TOLERANCE, rtol=0)
 
 
+@pytest.mark.parametrize(
+    ("segment", "message"),
+    [
+        (Segment(0, 0, [5, -1], 1), "ids -1 to 5, expected 0 to 60"),
+        (Segment(0, 0, [61], 1), "ids 61 to 61"),
+        (Segment(2, 0, [5], 1), "slot 2"),
+        (Segment(0, -1, [5], 1), "start -1"),
+        (Segment(0, 126, [5, 6, 7], 1), "positions up to 128, the cache has 128"),
+    ],
+)
+def test_compiled_code_never_sees_what_lies_outside(segment: Segment, message: str, llama: Path) -> None:
+    with pytest.raises(IndexError, match=message):
+        load(llama).forward([segment])
+
+
 def test_a_copied_prefix_continues_like_the_original(llama: Path) -> None:
     model, ids = load(llama), token_ids(50)
     model.forward([Segment(0, 0, ids[:40], 1)])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .architecture import Architecture
@@ -34,6 +35,7 @@ class Model:
     def __init__(self, architecture: Architecture, weights: Weights, *, slots: int, max_seq_len: int) -> None:
         arch = architecture
         self.vocab_size = arch.vocab_size
+        self._max_seq_len = max_seq_len
         self._sizes = kernels.Sizes(
             arch.heads, arch.kv_heads, arch.head_dim, arch.intermediate_size, arch.norm_eps
         )
@@ -59,10 +61,15 @@ class Model:
         values[destination, ..., :length, :] = values[source, ..., :length, :]
 
     def forward(self, segments: Sequence[Segment]) -> Tensor:
-        """Run one pass and return float32 logits [Σ logit_rows, V], segment after segment."""
+        """Run one pass and return float32 logits [Σ logit_rows, V], segment after segment.
+
+        Raises:
+            IndexError: an id, a position or a slot is outside of what the model has.
+        """
         counts = [len(segment.ids) for segment in segments]
         ends = np.cumsum([0, *counts])
         ids = np.array([token for segment in segments for token in segment.ids], np.int64)
+        self._refuse_outside(segments, ids)
         wanted = [
             row
             for segment, end in zip(segments, ends[1:], strict=True)
@@ -81,3 +88,14 @@ class Model:
             np.array(wanted, np.int64),
         )
         return torch.from_numpy(logits)[:, : self.vocab_size]
+
+    def _refuse_outside(self, segments: Sequence[Segment], ids: NDArray[np.int64]) -> None:
+        """Compiled code would read and write other memory."""
+        if ids.min() < 0 or ids.max() >= self.vocab_size:
+            raise IndexError(f"token ids {ids.min()} to {ids.max()}, expected 0 to {self.vocab_size - 1}")
+        for segment in segments:
+            end = segment.start + len(segment.ids)
+            if not (0 <= segment.slot < len(self._cache.keys) and 0 <= segment.start < end):
+                raise IndexError(f"slot {segment.slot}, start {segment.start}, {len(segment.ids)} ids")
+            if end > self._max_seq_len:
+                raise IndexError(f"positions up to {end - 1}, the cache has {self._max_seq_len}")
