@@ -17,7 +17,7 @@ FOLDERS = {
     "trtspec": ROOT / "trtspec",
     **{f"trtspec.{n}": ROOT / n for n in ("build", "engines", "triton_repo", "client")},
 }
-HEAVY = ("torch", "transformers", "tensorrt_llm", "tokenizers", "safetensors", "scipy")
+HEAVY = ("torch", "numba", "transformers", "tensorrt_llm", "tokenizers", "safetensors", "scipy")
 
 
 def loaded_after(code: str) -> set[str]:
