@@ -18,7 +18,13 @@ from trtspec.doctor.report import DoctorReport, examine
 from trtspec.engines.host import FoundGpu, HostFacts, Probe
 
 H100 = FoundGpu("NVIDIA H100 80GB HBM3", 81559 * 2**20, 90)
-PACKAGES = {"torch": "2.9.0", "transformers": "4.57.3", "tokenizers": "0.22.1", "safetensors": "0.6.2"}
+PACKAGES = {
+    "torch": "2.9.0",
+    "transformers": "4.57.3",
+    "tokenizers": "0.22.1",
+    "safetensors": "0.6.2",
+    "numba": "0.68.1",
+}
 SERVING = Machine(  # a host as NVIDIA's container makes it
     host=HostFacts((H100,), "580.95.05", "13.0", "10.14.1.48", "1.2.1"),
     trtllm_build="/usr/local/bin/trtllm-build",
@@ -318,3 +324,8 @@ def test_looking_imports_no_model_code():
     )
     ended = subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False)
     assert ended.returncode == 0
+
+
+def test_the_cpu_runtime_needs_its_compiler_and_the_pytorch_one_does_not() -> None:
+    found = abilities(examine(replace(LAPTOP, packages={**LAPTOP.packages, "numba": None})))
+    assert (found["cpu build"], found["cpu serve"], found["pytorch build"]) == ("no", "no", "here")

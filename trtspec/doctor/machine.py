@@ -17,7 +17,7 @@ from trtspec.engines.host.probe import package_version
 from trtspec.errors import ServerError
 
 PORTS = (8000, 8001, 8002)  # HTTP, gRPC, metrics
-PACKAGES = ("numpy", "safetensors", "tokenizers", "torch", "transformers", "nvidia-pytriton")
+PACKAGES = ("numpy", "numba", "safetensors", "tokenizers", "torch", "transformers", "nvidia-pytriton")
 OPEN_MPI = re.compile(r"Open MPI\)?\D*(\d+(?:\.\d+)*)")
 CDI_FOLDERS = ("etc/cdi", "var/run/cdi")
 

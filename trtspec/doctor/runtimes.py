@@ -16,6 +16,7 @@ from trtspec.triton_repo.server.preflight import SHARED_MEMORY_PER_MODEL_BYTES
 TRTLLM_MIN_SM = 80  # draft-target on TensorRT-LLM: Ampere and newer
 PYTORCH_FROM = (1, 2)  # draft-target in the LLM API as it is packaged here
 BUILD_PACKAGES = ("safetensors", "tokenizers", "torch", "transformers")
+CPU_PACKAGES = (*BUILD_PACKAGES, "numba")
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,14 @@ def runtime_reports(machine: Machine) -> tuple[RuntimeReport, ...]:
 
 
 def _build_cpu(machine: Machine) -> Ability:
-    return _ability(_missing_packages(machine), "torch and transformers are installed", "trtspec build")
+    return _ability(
+        _missing_packages(machine, CPU_PACKAGES), "torch and transformers are installed", "trtspec build"
+    )
 
 
 def _serve_cpu(machine: Machine) -> Ability:
     triton = machine.triton
-    faults = [*_missing_packages(machine), *_shared_memory(machine)]
+    faults = [*_missing_packages(machine, CPU_PACKAGES), *_shared_memory(machine)]
     if not (triton.on_path or triton.bundled):
         faults.append(triton.bundled_problem)
     return _ability(faults, f"Triton is {triton.on_path or triton.bundled}", "trtspec serve")
@@ -80,7 +83,7 @@ def _serve_tensorrt(machine: Machine) -> Ability:
 
 def _build_pytorch(machine: Machine) -> Ability:
     because = "it is packed from checkpoints, without a GPU"
-    return _ability(_missing_packages(machine), because, "trtspec build --runtime pytorch")
+    return _ability(_missing_packages(machine, BUILD_PACKAGES), because, "trtspec build --runtime pytorch")
 
 
 def _serve_pytorch(machine: Machine) -> Ability:
@@ -131,8 +134,8 @@ def _wrong_release(machine: Machine) -> Iterator[str]:
         yield f"tensorrt-llm is {version}, compiled engines need {ENGINE_RELEASE}"
 
 
-def _missing_packages(machine: Machine) -> list[str]:
-    missing = [name for name in BUILD_PACKAGES if machine.packages[name] is None]
+def _missing_packages(machine: Machine, needed: tuple[str, ...]) -> list[str]:
+    missing = [name for name in needed if machine.packages[name] is None]
     return [f"not installed: {', '.join(missing)}"] if missing else []
 
 
