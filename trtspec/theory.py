@@ -83,11 +83,25 @@ def speed_up(acceptance: float, num_draft_tokens: int, costs: Costs) -> float:
 
     Leviathan et al. 2023, theorem 3.8, with what verifying (v) and serving (o) add.
     """
-    if not num_draft_tokens:
-        return 1.0
-    per_token = costs.draft_step + costs.verified_token
-    round_cost = 1 + num_draft_tokens * per_token + costs.round
-    return tokens_per_target_call(acceptance, num_draft_tokens) / round_cost
+    return speed_up_of_tokens(tokens_per_target_call(acceptance, num_draft_tokens), num_draft_tokens, costs)
+
+
+def speed_up_of_tokens(tokens: float, num_draft_tokens: int, costs: Costs) -> float:
+    """Return S where E is known, whatever α is at each position; 1 at γ = 0."""
+    return tokens / round_cost(num_draft_tokens, costs) if num_draft_tokens else 1.0
+
+
+def round_cost(num_draft_tokens: int, costs: Costs) -> float:
+    """Return 1 + γ (c + v) + o, in target steps; a round pays when it brings more tokens than that."""
+    return 1 + num_draft_tokens * (costs.draft_step + costs.verified_token) + costs.round
+
+
+def break_even_acceptance(num_draft_tokens: int, costs: Costs) -> float | None:
+    """Return the α above which γ gains, None where none does: c + v + o at γ = 1."""
+    needed = round_cost(num_draft_tokens, costs)
+    if num_draft_tokens < 1 or needed > num_draft_tokens + 1:
+        return None
+    return acceptance_from_tokens(needed, num_draft_tokens)
 
 
 def best(acceptance: float, costs: Costs, max_draft_tokens: int = MAX_DRAFT_TOKENS) -> Best:

@@ -1,0 +1,172 @@
+"""What speculation will give: speed-up by draft length and by requests in flight, and whether to use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from trtspec.build.tune.agreement import pooled
+from trtspec.build.tune.intervals import Estimate
+from trtspec.build.tune.measurement import Measured
+from trtspec.theory import Costs, break_even_acceptance, round_cost
+
+# A fixed γ within that share of the best one at every load is as good as one that adapts.
+NEAR_BEST = 0.95
+
+
+@dataclass(frozen=True)
+class Point:
+    """What γ gives at a number of requests in flight."""
+
+    num_draft_tokens: int
+    concurrency: int
+    tokens_per_target_call: Estimate  # E
+    speed_up: Estimate  # over γ = 0 at the same concurrency
+
+
+@dataclass(frozen=True)
+class Load:
+    """What pays at a number of requests in flight."""
+
+    concurrency: int
+    costs: Costs  # at the longest draft
+    best: Point  # of γ ≥ 1
+    break_even_acceptance: float | None  # α above which some γ gains; None: none does
+    recommended: int  # the best γ where it surely gains, else 0
+    fastest: float  # the speed-up of what is recommended
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to set, and why."""
+
+    num_draft_tokens: int | Literal["auto"]
+    loads: tuple[Load, ...]
+    reason: str
+
+    @property
+    def speculate(self) -> bool:
+        """Whether speculation pays at any load."""
+        return any(load.recommended for load in self.loads)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a pair will give, from what its checkpoints showed."""
+
+    points: tuple[Point, ...]
+    advice: Advice
+    acceptance: Estimate  # α over all data sets
+
+
+def costs_at(
+    measured: Measured, num_draft_tokens: int, concurrency: int, round_overhead_s: float = 0.0
+) -> Costs:
+    """Return c, v and o of rounds with γ when so many requests are in flight, which share each pass."""
+    passes = measured.target[concurrency]
+    plain_s = passes.at(1)
+    more_s = passes.at(num_draft_tokens + 1) - plain_s
+    return Costs(
+        draft_step=measured.draft_step_s[concurrency] / plain_s,
+        verified_token=more_s / num_draft_tokens / plain_s if num_draft_tokens else 0.0,
+        round=round_overhead_s / plain_s,
+    )
+
+
+def predict(
+    measured: Measured,
+    max_draft_tokens: int,
+    *,
+    round_overhead_s: float = 0.0,
+) -> Prediction:
+    """Return the speed-up of every γ up to `max_draft_tokens` at each load that was timed.
+
+    The intervals are those of the prompts: what passes take counts as known.
+
+    Args:
+        round_overhead_s: what serving adds to a round beside the two models.
+    """
+    agreement = pooled(measured.agreements)
+    tokens = {length: agreement.tokens_per_target_call(length) for length in range(max_draft_tokens + 1)}
+    points = []
+    costs = {}
+    for flying in measured.target:
+        for length, expected in tokens.items():
+            costs[length, flying] = costs_at(measured, length, flying, round_overhead_s)
+            factor = 1 / round_cost(length, costs[length, flying]) if length else 1.0
+            points.append(Point(length, flying, expected, expected.scaled(factor)))
+    acceptance = agreement.acceptance
+    return Prediction(tuple(points), advise(points, acceptance, costs), acceptance)
+
+
+def advise(points: Sequence[Point], acceptance: Estimate, costs: Mapping[tuple[int, int], Costs]) -> Advice:
+    """Return what to set, from points that cover every γ at each number of requests in flight.
+
+    Args:
+        costs: by γ and number of requests in flight.
+    """
+    loads = tuple(
+        _load([point for point in points if point.concurrency == flying], costs)
+        for flying in dict.fromkeys(point.concurrency for point in points)
+    )
+    speed_ups = {(point.num_draft_tokens, point.concurrency): point.speed_up.value for point in points}
+    return Advice(_one_for_all(loads, speed_ups), loads, _reason(loads, acceptance))
+
+
+def _load(points: Sequence[Point], costs: Mapping[tuple[int, int], Costs]) -> Load:
+    flying = points[0].concurrency
+    best = max((p for p in points if p.num_draft_tokens), key=lambda p: p.speed_up.value)
+    gains = best.speed_up.low > 1
+    needed = [
+        found
+        for p in points
+        if (found := break_even_acceptance(p.num_draft_tokens, costs[p.num_draft_tokens, flying])) is not None
+    ]
+    return Load(
+        concurrency=flying,
+        costs=costs[max(p.num_draft_tokens for p in points), flying],
+        best=best,
+        break_even_acceptance=min(needed, default=None),
+        recommended=best.num_draft_tokens if gains else 0,
+        fastest=best.speed_up.value if gains else 1.0,
+    )
+
+
+def _one_for_all(loads: Sequence[Load], speed_ups: Mapping[tuple[int, int], float]) -> int | Literal["auto"]:
+    """Return the γ that is near the best at every load, "auto" where there is none."""
+    shares = {
+        length: min(speed_ups[length, load.concurrency] / load.fastest for load in loads)
+        for length in {load.recommended for load in loads}
+    }
+    found = max(shares, key=shares.__getitem__)
+    return found if shares[found] >= NEAR_BEST else "auto"
+
+
+def _reason(loads: Sequence[Load], acceptance: Estimate) -> str:
+    """Return the verdict with the number that decides it."""
+    gaining = [load for load in loads if load.recommended]
+    if gaining:
+        top = max(gaining, key=lambda load: load.fastest)
+        said = f"speculate: γ = {top.recommended} gives {_times(top.best.speed_up)} at {top.concurrency} in flight"
+        lost = [str(load.concurrency) for load in loads if not load.recommended]
+        return f"{said}; not at {', '.join(lost)} in flight, where it does not surely gain" if lost else said
+    top = max(loads, key=lambda load: load.best.speed_up.value)
+    best = top.best
+    said = (
+        f"do not speculate: the best draft length, γ = {best.num_draft_tokens} at {top.concurrency} in "
+        f"flight, gives {_times(best.speed_up)}; α is {_range(acceptance)}"
+    )
+    if top.break_even_acceptance is None:
+        return f"{said}, and none would be enough: a draft step costs {top.costs.draft_step:.2f} target steps"
+    if best.speed_up.value > 1:
+        return f"{said}, break-even is {top.break_even_acceptance:.2f}: too near to tell, give more prompts"
+    return f"{said}, it would have to be above {top.break_even_acceptance:.2f}"
+
+
+def _times(found: Estimate) -> str:
+    return f"{_range(found)} times the speed"
+
+
+def _range(found: Estimate) -> str:
+    return f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
