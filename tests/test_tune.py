@@ -48,7 +48,7 @@ def costing(
 
 
 class ScriptedModel:
-    """A double of a model: it counts up, except that it errs at set places; its passes take what they are told."""
+    """A double of a model that counts up, errs at set places, and whose passes take what they are told."""
 
     def __init__(
         self, errs_at: Sequence[int], pass_s: float, per_row_s: float, per_sequence_s: float
@@ -358,7 +358,7 @@ def test_a_pair_is_measured_from_its_checkpoints(demo_pair: Path) -> None:
     assert agreement.dataset == "code"
     assert len(agreement.matches) == 3
     assert found.target[1].rows == (1, 2, 3)
-    assert 0 < found.draft_step_s[1]
+    assert found.draft_step_s[1] > 0
 
 
 def test_a_pair_that_does_not_fit_is_refused_by_the_check(demo_pair: Path, tmp_path: Path) -> None:
@@ -381,7 +381,7 @@ def test_a_pair_that_does_not_fit_is_refused_by_the_check(demo_pair: Path, tmp_p
     [
         (("one",), TuneOptions(), "^code: 1 prompts, expected at least 2"),
         ((), TuneOptions(), "^code: 0 prompts"),
-        (("a", "b" * 9000), TuneOptions(), "exceed the context of 2048; shorten"),
+        (("a", "b" * 9000), TuneOptions(), "the context is 2048; shorten prompts or answers"),
     ],
 )
 def test_prompts_that_cannot_be_tried_are_refused(

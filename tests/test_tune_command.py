@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner, Result
 
+from trtspec.build.tune.fitting import Sample, Setting
 from trtspec.cli import trtspec
-from trtspec.errors import BuildError, CheckpointError, RecipeError
+from trtspec.cli.tune import _ask
+from trtspec.client import Client, Generation, Speculation
+from trtspec.engines.pair import EnginePair
+from trtspec.errors import BuildError, CheckpointError, ClientError, EngineError, RecipeError
 from trtspec.recipe.edit import set_key
 from trtspec.recipe.file import read_recipe
 from trtspec.theory import Costs, best, tokens_per_target_call
+from trtspec.triton_repo.server import Server
 
 
 def run(*arguments: object) -> Result:
@@ -99,8 +104,9 @@ def test_a_pair_is_predicted_and_written_into_a_recipe(demo_pair: Path, tmp_path
         *("--write", tmp_path / "recipe.toml"),
     )
     found = as_json(*arguments)
-    assert set(found["datasets"]) == {"code.txt", "prose.txt"}
-    assert found["datasets"]["code.txt"]["prompts"] == 3
+    code, prose = (str(tmp_path / f"{name}.txt") for name in ("code", "prose"))
+    assert set(found["datasets"]) == {code, prose}
+    assert found["datasets"][code]["prompts"] == 3
     assert {(p["num_draft_tokens"], p["concurrency"]) for p in found["points"]} == {
         (length, flying) for length in range(3) for flying in (1, 2)
     }
@@ -110,10 +116,10 @@ def test_a_pair_is_predicted_and_written_into_a_recipe(demo_pair: Path, tmp_path
     assert shown.exit_code == 0
     assert "How often the draft agrees" in shown.stdout
     assert "num_draft_tokens = " in shown.stdout
-    assert "code.txt: 3 answers of the target, read by the draft" in shown.stderr
+    assert f"{code}: 3 answers of the target, read by the draft" in shown.stderr
 
 
-def test_what_was_advised_is_what_a_repository_answers_with(built_pair: Any, tmp_path: Path) -> None:
+def test_what_was_advised_is_what_a_repository_answers_with(built_pair: EnginePair, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
     set_key(recipe, "repo", "num_draft_tokens", 3, ["why"])
     output = tmp_path / "repo"
@@ -209,3 +215,82 @@ def test_a_recipe_that_cannot_be_edited_stays_as_it_was(tmp_path: Path, before: 
 def test_a_recipe_in_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="cannot be written"):
         set_key(tmp_path / "none" / "recipe.toml", "repo", "num_draft_tokens", 2)
+
+
+def test_a_pair_is_served_and_measured(built_pair: EnginePair, tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("def f(\nimport os\n")
+    found = as_json(
+        *(built_pair.path, "--prompts", tmp_path / "prompts.txt", "--max-tokens", 8),
+        *(
+            "--max-draft-tokens",
+            2,
+            "--concurrency",
+            "1,2",
+            "--points",
+            5,
+            "--write",
+            tmp_path / "recipe.toml",
+        ),
+    )
+    measured = found["measured"]
+    assert {(one["num_draft_tokens"], one["concurrency"]) for one in measured} >= {(0, 1), (0, 2), (2, 1)}
+    assert all(one["tokens_per_s"] > 0 and one["fitted_tokens_per_s"] > 0 for one in measured)
+    assert len(found["acceptance_by_position"]) == 2
+    assert len(found["points"]) == 6
+    advised = found["advice"]["num_draft_tokens"]
+    assert read_recipe(tmp_path / "recipe.toml").section("repo") == {"num_draft_tokens": advised}
+
+
+def test_a_running_server_is_measured(live_server: Server, tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("def f(\nimport os\n")
+    result = run(
+        *(live_server.grpc_url, "--prompts", tmp_path / "prompts.txt", "--max-tokens", 8),
+        *("--max-draft-tokens", 1, "--concurrency", "1", "--points", 5),
+    )
+    assert result.exit_code == 0, result.output
+    assert "turn 1 of 3: γ 0 at 1, γ 1 at 1" in result.stderr
+    assert "fitted after" in result.stdout
+    assert result.stdout.splitlines()[-1].startswith("num_draft_tokens = ")
+
+
+def test_neither_a_pair_nor_a_server_is_an_error(tmp_path: Path) -> None:
+    result = run(tmp_path)
+    assert isinstance(result.exception, EngineError)
+    result = run("127.0.0.1:1", "--max-tokens", 4)
+    assert isinstance(result.exception, ClientError)
+
+
+class AnsweringClient:
+    """A double of a client whose answers all have the same counts."""
+
+    def __init__(self, speculation: Speculation | None) -> None:
+        self._speculation = speculation
+        self.options: dict[str, Any] = {}
+
+    def generate_many(self, prompts: list[str], **options: Any) -> list[Generation]:
+        self.options = options
+        return [Generation("", token_ids=(1, 2, 3), speculation=self._speculation) for _ in prompts]
+
+
+def ask(client: AnsweringClient, setting: Setting) -> Sample:
+    return _ask(cast(Client, client), ["a", "b"], 3, setting)
+
+
+def test_counts_of_all_answers_are_added_up() -> None:
+    client = AnsweringClient(Speculation(2, 5, 3, accepted_per_position=(2, 1)))
+    found = ask(client, Setting(3, 2))
+    assert (found.tokens, found.rounds, found.accepted) == (6, 4, (4, 2))
+    assert found.seconds > 0
+    assert client.options == {"concurrency": 2, "max_tokens": 3, "num_draft_tokens": 3}
+
+
+def test_a_server_that_does_not_count_cannot_be_measured() -> None:
+    with pytest.raises(ClientError, match="does not say how many draft tokens it kept"):
+        ask(AnsweringClient(None), Setting(2, 1))
+
+
+def test_a_server_whose_draft_fails_cannot_be_measured() -> None:
+    client = AnsweringClient(Speculation(0, 0, 0, off_reason="the draft failed: no memory"))
+    with pytest.raises(ClientError, match="went on without its draft: the draft failed: no memory"):
+        ask(client, Setting(2, 1))
+    assert ask(client, Setting(0, 1)).tokens == 6

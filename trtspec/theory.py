@@ -97,8 +97,9 @@ def round_cost(num_draft_tokens: int, costs: Costs) -> float:
 
 
 def break_even_acceptance(num_draft_tokens: int, costs: Costs) -> float | None:
-    """Return the α above which γ gains, None where none does: c + v + o at γ = 1."""
-    needed = round_cost(num_draft_tokens, costs)
+    """Return the α above which γ ≥ 1 gains, None where none does: c + v + o at γ = 1."""
+    # Measured costs may come out below zero.
+    needed = max(round_cost(num_draft_tokens, costs), 1.0)
     if num_draft_tokens < 1 or needed > num_draft_tokens + 1:
         return None
     return acceptance_from_tokens(needed, num_draft_tokens)

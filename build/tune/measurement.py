@@ -84,7 +84,7 @@ def measure_pair(
     options.check()
     for name, prompts in datasets.items():
         if len(prompts) < 2:
-            raise BuildError(f"{name}: {len(prompts)} prompts, expected at least 2; an interval needs more")
+            raise BuildError(f"{name}: {len(prompts)} prompts, expected at least 2")
     pair = open_checkpoint(target), open_checkpoint(draft)
     checked = check(*pair)
     errors = [finding for finding in checked.findings if finding.severity == "error"]
@@ -95,8 +95,8 @@ def measure_pair(
     needed = longest + options.max_tokens + options.max_draft_tokens + 1
     if checked.context_length and needed > checked.context_length:
         raise BuildError(
-            f"tune: the longest prompt has {longest} tokens, with {options.max_tokens} to generate "
-            f"{needed} of them exceed the context of {checked.context_length}; shorten prompts or --max-tokens"
+            f"tune: the longest prompt has {longest} tokens, with {options.max_tokens} to generate that is "
+            f"{needed}, the context is {checked.context_length}; shorten prompts or answers"
         )
     with _models(*pair, checked.eos_token_ids, needed, options) as models:
         return measure(*models, ids, options, report=report)
@@ -127,7 +127,7 @@ def measure(
 def _time_passes(
     target: TunedModel, draft: TunedModel, context: int, options: TuneOptions
 ) -> tuple[dict[int, PassTime], dict[int, float], float]:
-    """Return what passes of the target and steps of the draft take, by the sequences in them, and the unrest.
+    """Return what passes of the target and steps of the draft take, by sequences in them, and the unrest.
 
     All take turns, so that drift of the machine hits them alike.
     """

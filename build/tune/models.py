@@ -1,4 +1,4 @@
-"""What is asked of a model before anything is built, and the embedded engine that answers it on any machine."""
+"""What is asked of a model before anything is built, and the cpu engine that answers it on any machine."""
 
 from __future__ import annotations
 

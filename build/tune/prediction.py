@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from trtspec.build.tune.agreement import pooled
 from trtspec.build.tune.intervals import Estimate
@@ -49,6 +49,10 @@ class Advice:
     def speculate(self) -> bool:
         """Whether speculation pays at any load."""
         return any(load.recommended for load in self.loads)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it in JSON's types, the verdict first."""
+        return {"speculate": self.speculate, **asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,8 @@ def _reason(loads: Sequence[Load], acceptance: Estimate) -> str:
     gaining = [load for load in loads if load.recommended]
     if gaining:
         top = max(gaining, key=lambda load: load.fastest)
-        said = f"speculate: γ = {top.recommended} gives {_times(top.best.speed_up)} at {top.concurrency} in flight"
+        gain = f"γ = {top.recommended} gives {_times(top.best.speed_up)}"
+        said = f"speculate: {gain} at {top.concurrency} in flight"
         lost = [str(load.concurrency) for load in loads if not load.recommended]
         return f"{said}; not at {', '.join(lost)} in flight, where it does not surely gain" if lost else said
     top = max(loads, key=lambda load: load.best.speed_up.value)
@@ -160,7 +165,8 @@ def _reason(loads: Sequence[Load], acceptance: Estimate) -> str:
     if top.break_even_acceptance is None:
         return f"{said}, and none would be enough: a draft step costs {top.costs.draft_step:.2f} target steps"
     if best.speed_up.value > 1:
-        return f"{said}, break-even is {top.break_even_acceptance:.2f}: too near to tell, give more prompts"
+        near = "too near to tell, give more prompts"
+        return f"{said}, break-even is {top.break_even_acceptance:.2f}: {near}"
     return f"{said}, it would have to be above {top.break_even_acceptance:.2f}"
 
 
@@ -169,4 +175,28 @@ def _times(found: Estimate) -> str:
 
 
 def _range(found: Estimate) -> str:
-    return f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
+    interval = f" ({found.low:.2f} to {found.high:.2f})" if found.low < found.high else ""
+    return f"{found.value:.2f}{interval}"
+
+
+def prediction_as_json(measured: Measured, found: Prediction) -> dict[str, Any]:
+    """Return all that was measured and follows, in JSON's types."""
+    return {
+        "advice": found.advice.as_json(),
+        "points": [asdict(point) for point in found.points],
+        "acceptance": asdict(found.acceptance),
+        "datasets": {
+            agreement.dataset: {
+                "acceptance": asdict(agreement.acceptance),
+                "prompts": len(agreement.matches),
+                "tokens": sum(map(len, agreement.matches)),
+            }
+            for agreement in measured.agreements
+        },
+        "target_pass_s": {
+            flying: dict(zip(curve.rows, curve.seconds, strict=True))
+            for flying, curve in measured.target.items()
+        },
+        "draft_step_s": dict(measured.draft_step_s),
+        "unrest": measured.unrest,
+    }

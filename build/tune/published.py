@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from trtspec.theory import Costs, acceptance_from_tokens, round_cost, speed_up
 
@@ -83,3 +85,9 @@ TABLES = (
         for length in _LLAMA_LENGTHS
     ),
 )
+
+
+def published_as_json(rows: Sequence[Published]) -> dict[str, Any]:
+    """Return rows in JSON's types, with what the formulas make of them."""
+    derived = ("predicted", "residual", "implied_acceptance")
+    return {"published": [asdict(row) | {name: getattr(row, name) for name in derived} for row in rows]}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +16,17 @@ import click
 from trtspec.cli.fields import Number
 
 if TYPE_CHECKING:
-    from trtspec.build.tune.measurement import Measured
-    from trtspec.build.tune.prediction import Advice, Point, Prediction
+    from rich.table import Table
+
+    from trtspec.build.tune.fitting import Sample, Setting
+    from trtspec.build.tune.prediction import Advice
+    from trtspec.client import Client
+    from trtspec.engines.pair import EnginePair
 
 # More than any engine is built for, and few enough to be listed.
 MOST_DRAFT_TOKENS = 32
-# From where on passes vary so much that it must be told.
-UNQUIET = 0.25
+# Answers of a run at least: at every load the same prompts are asked.
+LEAST_ANSWERS = 8
 # Columns of a table at most.
 WIDEST = 200
 
@@ -86,6 +93,13 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[in
     help="What serving adds to a round beside the models, for a prediction.",
 )
 @click.option(
+    "--points",
+    type=click.IntRange(5, 8),
+    default=8,
+    show_default=True,
+    help="Draft lengths and loads to measure of a PAIR or URL.",
+)
+@click.option(
     "--write",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="RECIPE",
@@ -121,43 +135,18 @@ def command(
             "give TARGET and DRAFT, a PAIR, a URL, --alpha with --cost-ratio, or --published"
         )
     if published:
-        _published(as_json)
+        from trtspec.build.tune.published import TABLES, published_as_json
+        from trtspec.build.tune.tables import published_tables
+
+        _show(as_json, published_as_json(TABLES), published_tables(TABLES))
     elif theory:
         if alpha is None or cost_ratio is None:
             raise click.UsageError("--alpha and --cost-ratio belong together")
         _theory(alpha, cost_ratio, as_json, **options)
     elif len(what) == 2:
         _predict(Path(what[0]), Path(what[1]), as_json, **options)
-
-
-def _published(as_json: bool) -> None:
-    from trtspec.build.tune.published import TABLES
-
-    if as_json:
-        derived = ("predicted", "residual", "implied_acceptance")
-        rows = [asdict(row) | {name: getattr(row, name) for name in derived} for row in TABLES]
-        click.echo(json.dumps({"published": rows}))
-        return
-    for source in dict.fromkeys(row.source for row in TABLES):
-        columns = ("pair", "task", "γ", "c", "α", "S stated", "S formula", "S measured", "residual")
-        rows = [
-            (
-                *(row.pair, row.task, str(row.num_draft_tokens), f"{row.cost_ratio:.3f}"),
-                _acceptance(row.acceptance, row.implied_acceptance),
-                *(_or_blank(row.stated, ".1f"), _or_blank(row.predicted, ".2f")),
-                *(f"{row.measured:.2f}", _or_blank(row.residual, "+.0%")),
-            )
-            for row in TABLES
-            if row.source == source
-        ]
-        _table(source, columns, rows)
-    click.echo("α in brackets was not published: it is the one at which the formula gives what was measured.")
-
-
-def _acceptance(known: float | None, implied: float | None) -> str:
-    if known is not None:
-        return f"{known:.2f}"
-    return "(none)" if implied is None else f"({implied:.2f})"
+    else:
+        _measure(what[0], as_json, **options)
 
 
 def _theory(
@@ -171,34 +160,13 @@ def _theory(
     max_draft_tokens: int,
     **unused: Any,
 ) -> None:
-    from trtspec.theory import Costs, acceptance_rate, best, break_even_acceptance, speed_up
-    from trtspec.theory import tokens_per_target_call as tokens
+    from trtspec.build.tune.outlook import outlook
+    from trtspec.build.tune.tables import outlook_tables
+    from trtspec.theory import Costs
 
-    costs = Costs(cost_ratio, verify_cost, round_cost)
     lengths = range(max_draft_tokens + 1) if gamma is None else (gamma,)
-    rows = [
-        {
-            "num_draft_tokens": length,
-            "tokens_per_target_call": tokens(alpha, length),
-            "acceptance_rate": acceptance_rate(alpha, length) if length else None,
-            "speed_up": speed_up(alpha, length, costs),
-            "break_even_acceptance": break_even_acceptance(length, costs),
-        }
-        for length in lengths
-    ]
-    found = best(alpha, costs, max(max_draft_tokens, gamma or 0))
-    if as_json:
-        click.echo(json.dumps({"rows": rows, "best": asdict(found)}))
-        return
-    title = f"α = {alpha:g}, c = {cost_ratio:g}, v = {verify_cost:g}, o = {round_cost:g}"
-    formats = ("d", ".2f", ".2f", ".2f", ".2f")
-    shown = [[_or_blank(v, f) for v, f in zip(row.values(), formats, strict=True)] for row in rows]
-    _table(title, ("γ", "E", "r", "S", "gains above α"), shown)
-    click.echo(
-        f"best: γ = {found.num_draft_tokens}, {found.speed_up:.2f} times the speed"
-        if found.num_draft_tokens
-        else "do not speculate: no draft length gains"
-    )
+    found = outlook(alpha, Costs(cost_ratio, verify_cost, round_cost), lengths)
+    _show(as_json, asdict(found), outlook_tables(found))
 
 
 def _predict(
@@ -216,101 +184,110 @@ def _predict(
     **unused: Any,
 ) -> None:
     from trtspec.build.tune.measurement import TuneOptions, measure_pair
-    from trtspec.build.tune.prediction import predict
+    from trtspec.build.tune.prediction import predict, prediction_as_json
+    from trtspec.build.tune.tables import prediction_tables
 
     _check_recipe(write)
     options = TuneOptions(max_draft_tokens, concurrency, max_tokens, device)
     say = _quiet if as_json else _to_stderr
     measured = measure_pair(target, draft, _datasets(prompts), options, report=say)
     found = predict(measured, max_draft_tokens, round_overhead_s=round_overhead_ms / 1000)
-    if as_json:
-        click.echo(json.dumps(_prediction_as_json(measured, found)))
-    else:
-        _show_prediction(measured, found)
+    _show(as_json, prediction_as_json(measured, found), prediction_tables(measured, found))
     if write:
         _write(write, found.advice, f"Predicted by `trtspec tune` from {target} and {draft}.")
 
 
+def _measure(
+    pair_or_url: str,
+    as_json: bool,
+    *,
+    prompts: Sequence[Path],
+    max_draft_tokens: int,
+    concurrency: tuple[int, ...],
+    max_tokens: int,
+    points: int,
+    write: Path | None,
+    **unused: Any,
+) -> None:
+    from trtspec.build.tune.experiment import run_experiment
+    from trtspec.build.tune.tables import experiment_tables
+    from trtspec.client import Client
+
+    _check_recipe(write)
+    texts = [prompt for texts in _datasets(prompts).values() for prompt in texts]
+    texts = texts[: max(LEAST_ANSWERS, *concurrency)]
+    pair = _open(pair_or_url)
+    if pair:
+        max_draft_tokens = min(max_draft_tokens, pair.manifest.target.settings.max_draft_len)
+    with _served(pair) if pair else nullcontext(pair_or_url) as url, Client(url) as client:
+        found = run_experiment(
+            lambda setting: _ask(client, texts, max_tokens, setting),
+            max_draft_tokens,
+            concurrency,
+            points=points,
+            report=_quiet if as_json else _to_stderr,
+        )
+    _show(as_json, found.as_json(), experiment_tables(found))
+    if write:
+        _write(write, found.advice, f"Measured by `trtspec tune` of {pair_or_url}.")
+
+
+def _ask(client: Client, prompts: Sequence[str], max_tokens: int, setting: Setting) -> Sample:
+    """Ask all prompts, so many at a time, and return what came."""
+    import time
+
+    from trtspec.build.tune.fitting import Sample
+    from trtspec.errors import ClientError
+
+    length = setting.num_draft_tokens
+    started = time.perf_counter()
+    answers = client.generate_many(
+        prompts, concurrency=setting.concurrency, max_tokens=max_tokens, num_draft_tokens=length
+    )
+    seconds = time.perf_counter() - started
+    known = [answer.speculation for answer in answers if answer.speculation]
+    if len(known) < len(answers):
+        raise ClientError("tune: the server does not say how many draft tokens it kept; ask one of trtspec")
+    for speculation in known:
+        if length and speculation.off_reason:
+            raise ClientError(f"tune: the server went on without its draft: {speculation.off_reason}")
+    kept = [speculation.accepted_per_position for speculation in known]
+    return Sample(
+        tokens=sum(len(answer.token_ids) for answer in answers),
+        seconds=seconds,
+        rounds=sum(speculation.rounds for speculation in known),
+        accepted=tuple(map(sum, zip_longest(*kept, fillvalue=0))),
+    )
+
+
+def _open(pair_or_url: str) -> EnginePair | None:
+    folder = Path(pair_or_url)
+    if not folder.exists():
+        return None
+    from trtspec.engines.pair import open_pair
+
+    return open_pair(folder)
+
+
+@contextmanager
+def _served(pair: EnginePair) -> Iterator[str]:
+    """Serve a pair from a temporary repository on free ports; yields the gRPC address."""
+    from trtspec.triton_repo.repository import write_repository
+    from trtspec.triton_repo.server import FREE_PORTS, serve
+
+    with tempfile.TemporaryDirectory(prefix="trtspec-tune-") as folder:
+        repository = write_repository(pair, Path(folder) / "repository")
+        with serve(repository, FREE_PORTS) as server:
+            yield server.grpc_url
+
+
 def _datasets(files: Sequence[Path]) -> dict[str, tuple[str, ...]]:
-    """Return prompts by the name of their data set, which is that of their file."""
+    """Return prompts by the name of their data set, which is their file."""
     from trtspec.client.verify.prompts import DEFAULT_PROMPTS, read_prompts
 
     if not files:
         return {"shipped prompts": DEFAULT_PROMPTS}
-    return {file.name: read_prompts(file) for file in files}
-
-
-def _prediction_as_json(measured: Measured, found: Prediction) -> dict[str, Any]:
-    return {
-        "acceptance": asdict(found.acceptance),
-        "datasets": {
-            agreement.dataset: {
-                "acceptance": asdict(agreement.acceptance),
-                "prompts": len(agreement.matches),
-                "tokens": sum(map(len, agreement.matches)),
-            }
-            for agreement in measured.agreements
-        },
-        "target_pass_s": {
-            flying: dict(zip(curve.rows, curve.seconds, strict=True))
-            for flying, curve in measured.target.items()
-        },
-        "draft_step_s": measured.draft_step_s,
-        "unrest": measured.unrest,
-        "points": [asdict(point) for point in found.points],
-        "advice": asdict(found.advice) | {"speculate": found.advice.speculate},
-    }
-
-
-def _show_prediction(measured: Measured, found: Prediction) -> None:
-    columns = ("data set", "prompts", "tokens", "α", "95 %")
-    rows = [
-        (
-            *(agreement.dataset, str(len(agreement.matches)), str(sum(map(len, agreement.matches)))),
-            *(f"{agreement.acceptance.value:.3f}", _interval(agreement.acceptance, ".3f")),
-        )
-        for agreement in measured.agreements
-    ]
-    _table("How often the draft agrees", columns, rows)
-    rows = sorted({count for curve in measured.target.values() for count in curve.rows})
-    timed = [
-        (
-            *(str(flying), f"{1000 * measured.draft_step_s[flying]:.2f}"),
-            *(f"{1000 * curve.at(count):.2f}" for count in rows),
-        )
-        for flying, curve in measured.target.items()
-    ]
-    heads = ("in flight", "draft step", *(f"target, {count}" for count in rows))
-    _table("What a pass takes, in ms, by the tokens that each sequence gets", heads, timed)
-    if measured.unrest > UNQUIET:
-        click.echo(f"passes took {measured.unrest:.0%} longer than their shortest: the machine is not quiet")
-    _show_advice("Predicted speed-up over γ = 0", found.points, found.advice)
-
-
-def _show_advice(title: str, points: Sequence[Point], advice: Advice) -> None:
-    loads = [load.concurrency for load in advice.loads]
-    speeds = {(p.num_draft_tokens, p.concurrency): p for p in points}
-    shown = [
-        (
-            *(str(length), f"{speeds[length, loads[0]].tokens_per_target_call.value:.2f}"),
-            *(f"{speeds[length, flying].speed_up.value:.2f}" for flying in loads),
-        )
-        for length in dict.fromkeys(p.num_draft_tokens for p in points)
-    ]
-    _table(title, ("γ", "E", *(f"{flying} in flight" for flying in loads)), shown)
-    summary = [
-        (
-            *(str(load.concurrency), f"{load.costs.draft_step:.2f}", f"{load.costs.verified_token:.3f}"),
-            _or_blank(load.break_even_acceptance, ".2f"),
-            *(str(load.best.num_draft_tokens), f"{load.best.speed_up.value:.2f}"),
-            *(_interval(load.best.speed_up, ".2f"), str(load.recommended)),
-        )
-        for load in advice.loads
-    ]
-    heads = ("in flight", "c", "v", "gains above α", "best γ", "S", "95 %", "use γ")
-    _table("What to use", heads, summary)
-    click.echo(advice.reason)
-    click.echo(f"num_draft_tokens = {json.dumps(advice.num_draft_tokens)}")
+    return {str(file): read_prompts(file) for file in files}
 
 
 def _check_recipe(recipe: Path | None) -> None:
@@ -331,18 +308,18 @@ def _write(recipe: Path, advice: Advice, origin: str) -> None:
     set_key(recipe, "repo", "num_draft_tokens", advice.num_draft_tokens, why)
 
 
-def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _show(as_json: bool, result: dict[str, Any], parts: Iterable[Table | str]) -> None:
+    if as_json:
+        click.echo(json.dumps(result))
+        return
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(*columns, title=title, title_justify="left")
-    for row in rows:
-        table.add_row(*row)
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    # Wider than the terminal rather than cut off.
     wide = console.options.update(width=WIDEST)
-    console.width = max(console.width, console.measure(table, options=wide).maximum)
-    console.print(table)
+    for part in parts:
+        # Wider than the terminal rather than cut off.
+        console.width = max(console.width, console.measure(part, options=wide).maximum)
+        console.print(part)
 
 
 def _quiet(line: str) -> None:
@@ -351,11 +328,3 @@ def _quiet(line: str) -> None:
 
 def _to_stderr(line: str) -> None:
     click.echo(line, err=True)
-
-
-def _interval(found: Any, how: str) -> str:
-    return f"{found.low:{how}} to {found.high:{how}}"
-
-
-def _or_blank(value: float | None, how: str) -> str:
-    return "" if value is None else f"{value:{how}}"
