@@ -279,7 +279,8 @@ def ask(client: AnsweringClient, setting: Setting) -> Sample:
 def test_counts_of_all_answers_are_added_up() -> None:
     client = AnsweringClient(Speculation(2, 5, 3, accepted_per_position=(2, 1)))
     found = ask(client, Setting(3, 2))
-    assert (found.tokens, found.rounds, found.accepted) == (6, 4, (4, 2))
+    assert (found.tokens, found.rounds, found.accepted) == (6, 4, 6)
+    assert found.kept == ((2, 2, 1), (2, 2, 1))
     assert found.seconds > 0
     assert client.options == {"concurrency": 2, "max_tokens": 3, "num_draft_tokens": 3}
 

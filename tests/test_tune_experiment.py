@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from trtspec.build.tune.experiment import Experiment, choose, first_settings, run_experiment
-from trtspec.build.tune.fitting import Fit, Sample, Setting, fit, overall_acceptance
+from trtspec.build.tune.fitting import Fit, Sample, Setting, fit
+from trtspec.build.tune.intervals import Estimate, proportion
 from trtspec.errors import BuildError
 from trtspec.theory import Costs, speed_up, tokens_by_position
 
@@ -53,14 +54,14 @@ class ScriptedServer:
 
     def ask(self, setting: Setting) -> Sample:
         self.asked.append(setting)
-        rounds = 100_000 if setting.num_draft_tokens else 0
+        rounds = 25_000 if setting.num_draft_tokens else 0
         kept = np.cumprod(self.acceptance[: setting.num_draft_tokens])
-        accepted = tuple(round(rounds * float(share)) for share in kept)
-        tokens = rounds + sum(accepted) if rounds else 100_000
+        counts = (rounds, *(round(rounds * float(share)) for share in kept))
+        tokens = 4 * sum(counts) if rounds else 100_000
         slower = 1.3 if len(self.asked) > self.slower_after else 1.0
         pause = slower * (1 + self.noise * float(self._random.standard_normal()))
-        wall = self.seconds(setting) * (rounds or tokens) / setting.concurrency * pause
-        return Sample(tokens, wall, rounds, accepted)
+        wall = self.seconds(setting) * (4 * rounds or tokens) / setting.concurrency * pause
+        return Sample(tokens, wall, (counts,) * 4)
 
 
 def quiet(line: str) -> None:
@@ -172,7 +173,9 @@ def test_further_points_are_near_the_best_or_where_least_is_known() -> None:
 
 
 def test_a_setting_that_is_believed_is_known_better() -> None:
-    known = Fit((0.8,), {Setting(2, 1): 0.03, Setting(8, 1): 0.05}, {1: 0.02, 8: 0.04})
+    known = Fit(
+        (0.8,), Estimate(0.8, 0.7, 0.9), {Setting(2, 1): 0.03, Setting(8, 1): 0.05}, {1: 0.02, 8: 0.04}
+    )
     setting = Setting(5, 8)
     assert known.with_believed(setting).uncertainty(setting) < known.uncertainty(setting)
     assert known.with_believed(setting).speed_up(setting).value == pytest.approx(
@@ -187,7 +190,7 @@ def test_a_server_where_drafts_cost_too_much_is_told_not_to_speculate() -> None:
     advice = experiment(server).advice
     assert not advice.speculate
     assert advice.num_draft_tokens == 0
-    assert "α is 0.30," in advice.reason
+    assert "α is 0.30 (" in advice.reason
     top = max(advice.loads, key=lambda load: load.best.speed_up.value)
     assert top.break_even_acceptance is not None
     assert top.break_even_acceptance > 0.3
@@ -213,13 +216,13 @@ def test_one_load_and_one_draft_length_leave_two_points() -> None:
 
 def test_acceptance_by_position_counts_those_whose_predecessors_were_kept() -> None:
     samples = {
-        Setting(0, 1): [Sample(50, 1.0, 0, ())],
-        Setting(1, 1): [Sample(18, 1.0, 10, (8,))],
-        Setting(3, 1): [Sample(20, 1.0, 10, (6, 3, 0)), Sample(20, 1.0, 10, (7, 4))],
+        Setting(0, 1): [Sample(50, 1.0, ((0,), (0,)))],
+        Setting(1, 1): [Sample(18, 1.0, ((6, 5), (4, 3)))],
+        Setting(3, 1): [Sample(20, 1.0, ((5, 4, 3, 0), (5, 2))), Sample(20, 1.0, ((5, 4, 2), (5, 3, 2)))],
     }
     found = fit(samples, {Setting(0, 1): 1.0, Setting(1, 1): 1.0, Setting(3, 1): 1.0})
     assert found.acceptance == pytest.approx((21 / 30, 7 / 13, 0 / 7))
-    assert overall_acceptance(samples) == pytest.approx(28 / 50)
+    assert found.overall == proportion([18, 10], [29, 21])
     assert found.tokens_per_target_call(2) == pytest.approx(1 + 0.7 + 0.7 * 7 / 13)
     assert found.tokens_per_target_call(5) == found.tokens_per_target_call(2)
 
@@ -241,11 +244,11 @@ def test_options_out_of_range_are_refused(arguments: dict[str, Any], message: st
 
 
 def without_rounds(setting: Setting) -> Sample:
-    return Sample(8, 1.0, 0, ())
+    return Sample(8, 1.0, ((0,), (0,)))
 
 
 def without_tokens(setting: Setting) -> Sample:
-    return Sample(0, 1.0, 0, ())
+    return Sample(0, 1.0, ((0,), (0,)))
 
 
 @pytest.mark.parametrize(("ask", "length"), [(without_rounds, 2), (without_tokens, 0)])
@@ -254,3 +257,24 @@ def test_answers_in_which_nothing_can_be_counted_are_refused(
 ) -> None:
     with pytest.raises(BuildError, match=f"^tune: answers with γ = {length} brought nothing to count"):
         run_experiment(ask, LONGEST, LOADS, report=quiet)
+
+
+def test_prompts_that_differ_widen_the_interval_of_the_speed_up() -> None:
+    def known(*kept: tuple[int, ...]) -> Fit:
+        samples = {
+            Setting(0, 1): [Sample(9, 1.0, ((0,),) * len(kept))],
+            Setting(2, 1): [Sample(9, 1.0, kept)],
+        }
+        return fit(samples, {Setting(0, 1): 0.02, Setting(2, 1): 0.03})
+
+    alike, apart = known(*((100, 60, 36),) * 6), known(*((100, 90, 81), (100, 30, 9)) * 3)
+    narrow, wide = (one.speed_up(Setting(2, 1)) for one in (alike, apart))
+    assert wide.high / wide.low > 1.3 * narrow.high / narrow.low
+    assert alike.overall.value == pytest.approx(0.6)
+
+
+def test_one_prompt_tells_nothing_about_others() -> None:
+    samples = {Setting(0, 1): [Sample(9, 1.0, ((0,),))], Setting(1, 1): [Sample(9, 1.0, ((4, 2),))]}
+    found = fit(samples, {Setting(0, 1): 0.02, Setting(1, 1): 0.03})
+    assert found.overall == Estimate(0.5, 0.0, 1.0)
+    assert found.tokens(1) == Estimate(1.5, 1.0, 2.0)

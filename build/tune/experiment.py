@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
-from trtspec.build.tune.fitting import Fit, Sample, Setting, fit, overall_acceptance
+from trtspec.build.tune.fitting import Fit, Sample, Setting, fit
 from trtspec.build.tune.intervals import Estimate
 from trtspec.build.tune.prediction import Advice, Point, advise
 from trtspec.errors import BuildError
@@ -48,6 +48,7 @@ class Experiment:
     points: tuple[Point, ...]
     advice: Advice
     acceptance_by_position: tuple[float, ...]
+    acceptance: Estimate  # α over all positions
     drift: float  # how much longer γ = 0 took with the later points than with the first
 
     def as_json(self) -> dict[str, Any]:
@@ -66,6 +67,7 @@ class Experiment:
                 }
                 for one in self.compared
             ],
+            "acceptance": asdict(self.acceptance),
             "acceptance_by_position": list(self.acceptance_by_position),
             "drift": self.drift,
         }
@@ -121,9 +123,8 @@ def run_experiment(
     )
     advised = _points(after, max_draft_tokens, concurrency)
     costs = {(p.num_draft_tokens, p.concurrency): after.costs(p.concurrency) for p in advised}
-    overall = overall_acceptance(samples)
-    advice = advise(advised, Estimate(overall, overall, overall), costs)
-    return Experiment(compared, advised, advice, after.acceptance, drift - 1)
+    advice = advise(advised, after.overall, costs)
+    return Experiment(compared, advised, advice, after.acceptance, after.overall, drift - 1)
 
 
 def first_settings(max_draft_tokens: int, concurrency: Sequence[int]) -> tuple[Setting, ...]:
@@ -196,7 +197,7 @@ def _seconds(setting: Setting, runs: Sequence[Sample]) -> float:
 
 def _tokens_per_round(runs: Sequence[Sample]) -> float:
     rounds = sum(run.rounds for run in runs)
-    return 1 + sum(sum(run.accepted) for run in runs) / rounds if rounds else 1.0
+    return 1 + sum(run.accepted for run in runs) / rounds if rounds else 1.0
 
 
 def _tokens_per_s(setting: Setting, runs: Sequence[Sample], seconds: float) -> float:
@@ -207,8 +208,6 @@ def _tokens_per_s(setting: Setting, runs: Sequence[Sample], seconds: float) -> f
 def _points(known: Fit, max_draft_tokens: int, concurrency: Sequence[int]) -> tuple[Point, ...]:
     points = []
     for flying, length in product(concurrency, range(max_draft_tokens + 1)):
-        tokens = known.tokens_per_target_call(length)
-        points.append(
-            Point(length, flying, Estimate(tokens, tokens, tokens), known.speed_up(Setting(length, flying)))
-        )
+        gain = known.speed_up(Setting(length, flying))
+        points.append(Point(length, flying, known.tokens(length), gain))
     return tuple(points)

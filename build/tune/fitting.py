@@ -2,21 +2,21 @@
 
 A round of a request takes a + b n + (c + d n) γ seconds when n requests are in flight, a token without
 a draft e + f n; α has a value for each position. A Bayesian linear regression says how well the points
-determine that, which is what the next point is chosen by (`experiment`). Intervals are those of the times:
-how often drafts are kept is taken as these prompts have it.
+determine that, which is what the next point is chosen by (`experiment`). Intervals have both in them: what
+the times leave open, and how the prompts differ in α.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trtspec.build.tune.intervals import Estimate
-from trtspec.theory import Costs, tokens_by_position
+from trtspec.build.tune.intervals import Estimate, proportion
+from trtspec.theory import Costs, tokens_by_position, tokens_per_target_call
 
 Floats = NDArray[np.float64]
 
@@ -44,9 +44,16 @@ class Sample:
 
     tokens: int
     seconds: float  # of the whole, not of a request
-    rounds: int
-    # [i]: in how many rounds the draft token at position i was kept.
-    accepted: tuple[int, ...]
+    # For each prompt, [i]: in how many rounds at least i draft tokens were kept; [0]: how many there were.
+    kept: tuple[tuple[int, ...], ...]
+
+    @property
+    def rounds(self) -> int:
+        return sum(counts[0] for counts in self.kept)
+
+    @property
+    def accepted(self) -> int:
+        return sum(sum(counts[1:]) for counts in self.kept)
 
 
 @dataclass(frozen=True)
@@ -55,11 +62,13 @@ class Fit:
 
     Args:
         acceptance: α by position.
+        overall: α over all positions, with its interval over prompts.
         round_s: seconds of a round of a request, by setting with γ ≥ 1.
         token_s: seconds of a token of a request without a draft, by requests in flight.
     """
 
     acceptance: tuple[float, ...]
+    overall: Estimate
     round_s: Mapping[Setting, float]
     token_s: Mapping[int, float]
 
@@ -75,13 +84,24 @@ class Fit:
 
     def speed_up(self, setting: Setting) -> Estimate:
         """Return S over γ = 0 at the same number of requests in flight."""
-        plain_s, plain_deviation = self._seconds(Setting(0, setting.concurrency))
         if not setting.num_draft_tokens:
             return Estimate(1.0, 1.0, 1.0)
-        round_s, deviation = self._seconds(setting)
-        value = self.tokens_per_target_call(setting.num_draft_tokens) * plain_s / round_s
-        spread = WIDTH * math.hypot(deviation / round_s, plain_deviation / plain_s)
-        return Estimate(value, value * math.exp(-spread), value * math.exp(spread))
+        plain = Setting(0, setting.concurrency)
+        tokens = self.tokens(setting.num_draft_tokens)
+        value = tokens.value * self._seconds(plain)[0] / self._seconds(setting)[0]
+        spread = WIDTH * math.hypot(self.uncertainty(setting), self.uncertainty(plain))
+        low = math.hypot(spread, math.log(tokens.value / tokens.low))
+        high = math.hypot(spread, math.log(tokens.high / tokens.value))
+        return Estimate(value, value * math.exp(-low), value * math.exp(high))
+
+    def tokens(self, num_draft_tokens: int) -> Estimate:
+        """Return E for a γ, as far apart as the α of the ends of its interval put it."""
+        value = self.tokens_per_target_call(num_draft_tokens)
+        low, middle, high = (
+            tokens_per_target_call(acceptance, num_draft_tokens)
+            for acceptance in (self.overall.low, self.overall.value, self.overall.high)
+        )
+        return Estimate(value, value * low / middle, value * high / middle)
 
     def uncertainty(self, setting: Setting) -> float:
         """Return the standard deviation of the seconds of a round, or of a token at γ = 0, as a share."""
@@ -98,8 +118,8 @@ class Fit:
         """Return the fit as if this setting had been measured and were as expected."""
         seconds, _ = self._seconds(setting)
         if setting.num_draft_tokens:
-            return Fit(self.acceptance, {**self.round_s, setting: seconds}, self.token_s)
-        return Fit(self.acceptance, self.round_s, {**self.token_s, setting.concurrency: seconds})
+            return replace(self, round_s={**self.round_s, setting: seconds})
+        return replace(self, token_s={**self.token_s, setting.concurrency: seconds})
 
     def _seconds(self, setting: Setting) -> tuple[float, float]:
         """Return expectation and standard deviation of a round, or of a token at γ = 0."""
@@ -125,6 +145,7 @@ def fit(samples: Mapping[Setting, Sequence[Sample]], seconds: Mapping[Setting, f
     """
     return Fit(
         acceptance=_acceptance(samples),
+        overall=_overall(samples),
         round_s={setting: taken for setting, taken in seconds.items() if setting.num_draft_tokens},
         token_s={
             setting.concurrency: taken for setting, taken in seconds.items() if not setting.num_draft_tokens
@@ -132,31 +153,41 @@ def fit(samples: Mapping[Setting, Sequence[Sample]], seconds: Mapping[Setting, f
     )
 
 
-def overall_acceptance(samples: Mapping[Setting, Sequence[Sample]]) -> float:
-    """Return α over all positions: kept, of all that were reached."""
-    kept, reached = (sum(counts) for counts in zip(*_judged(samples), strict=True))
-    return kept / reached if reached else 0.0
-
-
 def _acceptance(samples: Mapping[Setting, Sequence[Sample]]) -> tuple[float, ...]:
-    """Return α by position; where none was reached, as at the one before."""
+    """Return α by position: kept there, of all whose predecessors were kept; else as at the one before."""
     found: list[float] = []
-    for kept, reached in _judged(samples):
+    for position in range(max(setting.num_draft_tokens for setting in samples)):
+        pairs = [
+            (_at(counts, position), _at(counts, position + 1))
+            for setting, runs in samples.items()
+            if setting.num_draft_tokens > position
+            for run in runs
+            for counts in run.kept
+        ]
+        reached, kept = (sum(column) for column in zip(*pairs, strict=True))
         found.append(kept / reached if reached else (found or [0.0])[-1])
     return tuple(found)
 
 
-def _judged(samples: Mapping[Setting, Sequence[Sample]]) -> list[tuple[int, int]]:
-    """Return by position how many draft tokens were kept, and reached: all before them were kept."""
-    longest = max(setting.num_draft_tokens for setting in samples)
-    found = [(0, 0)] * longest
-    for setting, runs in samples.items():
-        for run in runs:
-            counts = (run.rounds, *run.accepted, *(0,) * longest)
-            for position in range(setting.num_draft_tokens):
-                kept, reached = found[position]
-                found[position] = kept + counts[position + 1], reached + counts[position]
-    return found
+def _overall(samples: Mapping[Setting, Sequence[Sample]]) -> Estimate:
+    """Return α over all positions, with the interval of prompts like these."""
+    drafting = [
+        (setting.num_draft_tokens, run)
+        for setting, runs in samples.items()
+        if setting.num_draft_tokens
+        for run in runs
+    ]
+    prompts = range(max(len(run.kept) for _, run in drafting))
+    kept = [sum(sum(run.kept[i][1:]) for _, run in drafting) for i in prompts]
+    reached = [sum(sum(run.kept[i][:length]) for length, run in drafting) for i in prompts]
+    if sum(count > 0 for count in reached) < 2:
+        return Estimate(sum(kept) / max(sum(reached), 1), 0.0, 1.0)
+    return proportion(kept, reached)
+
+
+def _at(counts: Sequence[int], place: int) -> int:
+    """Return a count; servers leave out positions that nothing reached."""
+    return counts[place] if place < len(counts) else 0
 
 
 def _round_row(setting: Setting) -> tuple[float, ...]:

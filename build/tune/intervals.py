@@ -35,7 +35,9 @@ def proportion(hits: Sequence[int], tries: Sequence[int]) -> Estimate:
 
     share, variance = _ratio(hits, tries)
     total, prompts = sum(tries), sum(count > 0 for count in tries)
-    effective = min(share * (1 - share) / variance, total) if variance else prompts
+    effective: float = prompts if share in (0, 1) else total
+    if variance:
+        effective = min(share * (1 - share) / variance, total)
     tail = (1 - LEVEL) / 2
     if total > prompts:  # the variance itself is an estimate from so many prompts
         effective *= (t.ppf(tail, total - 1) / t.ppf(tail, prompts - 1)) ** 2

@@ -98,6 +98,7 @@ def experiment_tables(found: Experiment) -> Iterator[Table | str]:
     ]
     heads = ("γ", "in flight", "E", "measured", "predicted", "fitted", "residual")
     yield _table("Tokens/s, predicted before they were measured and fitted after", heads, shown)
+    yield f"α is {found.acceptance.value:.3f} (95 %: {_interval(found.acceptance, '.3f')})"
     if abs(found.drift) > UNQUIET_DRIFT:
         yield f"γ = 0 took {found.drift:+.0%} with the later points: the machine is not quiet"
     yield from _advice("Fitted speed-up over γ = 0", found.points, found.advice)

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 # More than any engine is built for, and few enough to be listed.
 MOST_DRAFT_TOKENS = 32
 # Answers of a run at least: at every load the same prompts are asked.
-LEAST_ANSWERS = 8
+LEAST_ANSWERS = 16
 # Columns of a table at most.
 WIDEST = 200
 
@@ -212,10 +211,14 @@ def _measure(
     from trtspec.build.tune.experiment import run_experiment
     from trtspec.build.tune.tables import experiment_tables
     from trtspec.client import Client
+    from trtspec.errors import BuildError
 
     _check_recipe(write)
     texts = [prompt for texts in _datasets(prompts).values() for prompt in texts]
-    texts = texts[: max(LEAST_ANSWERS, *concurrency)]
+    if len(texts) < 2:
+        raise BuildError(f"tune: {len(texts)} prompts, expected at least 2")
+    # As many as are asked at once at most, from all over the data sets.
+    texts = texts[:: max(1, len(texts) // max(LEAST_ANSWERS, *concurrency))]
     pair = _open(pair_or_url)
     if pair:
         max_draft_tokens = min(max_draft_tokens, pair.manifest.target.settings.max_draft_len)
@@ -251,12 +254,10 @@ def _ask(client: Client, prompts: Sequence[str], max_tokens: int, setting: Setti
     for speculation in known:
         if length and speculation.off_reason:
             raise ClientError(f"tune: the server went on without its draft: {speculation.off_reason}")
-    kept = [speculation.accepted_per_position for speculation in known]
     return Sample(
         tokens=sum(len(answer.token_ids) for answer in answers),
         seconds=seconds,
-        rounds=sum(speculation.rounds for speculation in known),
-        accepted=tuple(map(sum, zip_longest(*kept, fillvalue=0))),
+        kept=tuple((speculation.rounds, *speculation.accepted_per_position) for speculation in known),
     )
 
 
