@@ -11,9 +11,9 @@ from typing import Any
 
 from trtspec.theory import Costs, acceptance_from_tokens, round_cost, speed_up
 
-LEVIATHAN = "Leviathan, Kalman, Matias 2023, arXiv:2211.17192, table 4: T5-XXL 11B, batch 1, TPU-v4"
+LEVIATHAN = "Leviathan, Kalman, Matias 2023, arXiv:2211.17192, tables: T5-XXL 11B, batch 1, one TPU-v4"
 CHEN = "Chen et al. 2023, arXiv:2302.01318, table 1: Chinchilla 70B with a 4B draft, batch 1, 16 TPU v4"
-NVIDIA = "NVIDIA, 'Boost Llama 3.3 70B Inference Throughput 3x', December 2024: FP8, batch 1, one H200"
+NVIDIA = "NVIDIA, 'Boost Llama 3.3 70B Inference Throughput 3x', December 2024: TensorRT-LLM, H200"
 
 
 @dataclass(frozen=True)

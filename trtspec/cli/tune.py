@@ -217,7 +217,7 @@ def _measure(
     texts = [prompt for texts in _datasets(prompts).values() for prompt in texts]
     if len(texts) < 2:
         raise BuildError(f"tune: {len(texts)} prompts, expected at least 2")
-    # As many as are asked at once at most, from all over the data sets.
+    # Few, but from all over the data sets.
     texts = texts[:: max(1, len(texts) // max(LEAST_ANSWERS, *concurrency))]
     pair = _open(pair_or_url)
     if pair:
