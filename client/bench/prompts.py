@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trtspec.client._errors import InvalidArgument
-from trtspec.client._options import Prompt
+from trtspec.client._options import Message, Prompt
 
 PROMPT_SETS = ("chat", "code", "summarising", "translation")
 # A line longer than that is no prompt: a file without line breaks, or of another kind.
@@ -43,7 +43,7 @@ def load_prompts(name_or_path: str | Path) -> tuple[Prompt, ...]:
 def as_messages(prompts: Iterable[Prompt]) -> tuple[Prompt, ...]:
     """Return prompts as conversations: a text becomes what a user says, the rest stays as it is."""
     return tuple(
-        [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt for prompt in prompts
+        [Message(role="user", content=prompt)] if isinstance(prompt, str) else prompt for prompt in prompts
     )
 
 
@@ -93,7 +93,7 @@ def _prompt_of(line: str, where: str) -> Prompt:
     if isinstance(value, str) and value.strip():
         return value
     if isinstance(value, list) and value and all(map(_is_message, value)):
-        return [{"role": one["role"], "content": one["content"]} for one in value]
+        return [Message(role=one["role"], content=one["content"]) for one in value]
     raise InvalidArgument(f"{where}: found {line[:60]}, {_EXPECTED}")
 
 

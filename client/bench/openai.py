@@ -1,0 +1,167 @@
+"""Any server with OpenAI's API as a target: vLLM, TGI, trtllm-serve, llama.cpp.
+
+Texts and token ids go to `/v1/completions`, conversations to `/v1/chat/completions`. The API says
+nothing about speculation, so acceptance is not reported for such a target.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from http.client import HTTPResponse
+from typing import Any
+from urllib.parse import urlsplit
+
+from trtspec.client._connections import Pool
+from trtspec.client._endpoint import Endpoint, Tls, endpoint
+from trtspec.client._errors import InvalidArgument, StreamBroken
+from trtspec.client._events import EventParser
+from trtspec.client.bench.openai_call import BODY_BYTES, Host, OpenAiCall
+from trtspec.client.bench.openai_stream import Transcript
+from trtspec.client.bench.targets import BenchPrompt, Ending, Piece, Pieces, from_thread
+
+TIMEOUT_S = 600.0
+EVENT_BYTES = 16 << 20
+PIECE_BYTES = 64 << 10
+_PORTS = {"http": 80, "https": 443}
+
+
+class OpenAiTarget:
+    """A server at `http(s)://host[:port][/v1]`.
+
+    Tokens are counted by the server's `usage`; where it sends none, by `count_tokens` of the text.
+    """
+
+    takes_draft_tokens = False
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str | None = None,
+        model: str | None = None,
+        api_key: str | None = None,
+        tls: Tls | None = None,
+        count_tokens: Callable[[str], int] | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        server, base = _address(url, api_key, tls)
+        self._url = server.url + base
+        self.name = name or self._url
+        self._host = Host(self.name, server, base, Pool(server), timeout_s, api_key or "")
+        self._model = model
+        self._count_tokens = count_tokens
+
+    async def ask(
+        self, prompt: BenchPrompt, *, max_tokens: int, num_draft_tokens: int | None = None
+    ) -> Pieces:
+        if num_draft_tokens is not None:
+            raise InvalidArgument(
+                f"{self.name}: found a draft length, expected none: OpenAI's API has no field for it"
+            )
+        path, body = _request(prompt, await self._served_model(), max_tokens)
+        call = OpenAiCall(self._host, "POST", path, body)
+        pieces = from_thread(lambda: self._answer(call))
+        try:
+            async for item in pieces:
+                yield item
+        finally:
+            call.cut()
+            await pieces.aclose()
+
+    async def describe(self) -> dict[str, str]:
+        return {"server": f"OpenAI's API at {self._url}", "model": await self._served_model()}
+
+    async def close(self) -> None:
+        self._host.pool.close()
+
+    async def _served_model(self) -> str:
+        if self._model is None:
+            self._model = await asyncio.to_thread(self._only_model)
+        return self._model
+
+    def _only_model(self) -> str:
+        with OpenAiCall(self._host, "GET", "/models") as response:
+            body = response.read(BODY_BYTES)
+        try:
+            names = [str(model["id"]) for model in json.loads(body)["data"]]
+        except (ValueError, LookupError, TypeError):
+            raise StreamBroken(f"{self.name}: found no list at /models; name the model to ask") from None
+        if len(names) != 1:
+            found = ", ".join(names) or "no model"
+            raise InvalidArgument(f"{self.name}: serves {found}, expected one model; name the one to ask")
+        return names[0]
+
+    def _answer(self, call: OpenAiCall) -> Iterator[Piece | Ending]:
+        """Yield the answer's pieces and its ending; blocks."""
+        said = Transcript()
+        with call as response:
+            kind = response.headers.get_content_type()
+            if kind != "text/event-stream":
+                raise StreamBroken(
+                    f"{self.name}: found {kind}, expected text/event-stream: it does not stream"
+                )
+            for data in _events(response):
+                if text := said.take(data):
+                    yield Piece(text)
+        if not said.complete:
+            raise StreamBroken(f"{self.name}: the answer broke off: found its end without a finish_reason")
+        yield self._ending(said)
+
+    def _ending(self, said: Transcript) -> Ending:
+        tokens = said.completion_tokens
+        if tokens is None and self._count_tokens is None:
+            raise StreamBroken(
+                f"{self.name}: the answer has no usage, expected one: a speed in tokens cannot be told "
+                "from text; give a pair, whose tokenizer counts"
+            )
+        return Ending(
+            tokens=self._count_tokens(said.text) if tokens is None and self._count_tokens else tokens or 0,
+            tokens_from="tokenizer" if tokens is None else "usage",
+            prompt_tokens=said.prompt_tokens,
+            finish_reason=said.finish_reason,
+        )
+
+
+def _events(response: HTTPResponse) -> Iterator[bytes]:
+    parser = EventParser()
+    while piece := response.read1(PIECE_BYTES):
+        yield from parser.feed(piece)
+        if parser.size_bytes > EVENT_BYTES:
+            raise ValueError(f"an event of more than {EVENT_BYTES} bytes")
+
+
+def _request(prompt: BenchPrompt, model: str, max_tokens: int) -> tuple[str, bytes]:
+    """Return path and body of a greedy request."""
+    fields: dict[str, Any] = {"model": model, "max_tokens": max_tokens, "temperature": 0, "stream": True}
+    fields["stream_options"] = {"include_usage": True}
+    is_chat = not isinstance(prompt, str) and isinstance(prompt[0], dict)
+    fields["messages" if is_chat else "prompt"] = prompt if isinstance(prompt, str) else list(prompt)
+    body = json.dumps(fields, allow_nan=False).encode()
+    return "/chat/completions" if is_chat else "/completions", body
+
+
+def _address(url: str, api_key: str | None, tls: Tls | None) -> tuple[Endpoint, str]:
+    """Return the server, and the path that stands before those of the API."""
+    shown = url.rpartition("@")[2].partition("?")[0]
+    wrong = InvalidArgument(f"{shown!r}: found no address, expected http(s)://host[:port][/v1]")
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _PORTS[parts.scheme]
+    except (ValueError, KeyError):
+        raise wrong from None
+    if not parts.hostname or parts.query or parts.fragment or not parts.path.isascii():
+        raise wrong
+    # A name and password in the url are passed on, to be refused there without being shown.
+    login, at, _ = parts.netloc.rpartition("@")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    server = endpoint(
+        f"{parts.scheme}://{login}{at}{host}:{port}",
+        api_key=api_key,
+        headers=None,
+        tls=tls,
+        metrics_url=None,
+        max_message_bytes=None,
+    )
+    return server, parts.path.rstrip("/") or "/v1"
