@@ -74,6 +74,8 @@ class ServerTimes:
     first_scheduled_ns: int
     first_token_ns: int
     last_token_ns: int
+    # How long a call of an engine was under way for it; None where the server does not say.
+    engine_ns: int | None = None
 
     @property
     def queued_s(self) -> float:
@@ -89,6 +91,11 @@ class ServerTimes:
     def total_s(self) -> float:
         """From arrival to the last token."""
         return (self.last_token_ns - self.arrival_ns) / 1e9
+
+    @property
+    def engine_s(self) -> float | None:
+        """How long a call of an engine was under way; the rest of the total is queueing and orchestration."""
+        return None if self.engine_ns is None else self.engine_ns / 1e9
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,7 @@ def test_rounds_and_plain_calls_are_told_with_their_seconds() -> None:
         "first_scheduled_time_ns": 100_000_000_000,
         "first_token_time_ns": 105_000_000_000,
         "last_token_time_ns": 118_000_000_000,
+        "engine_time_ns": 17_000_000_000,
     }
 
 

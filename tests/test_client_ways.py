@@ -116,12 +116,21 @@ def test_times_are_the_servers_and_our_own(way: str) -> None:
     with asking(way, lambda _: [Step("a", [1]), Step(more=times)]) as (_, client):
         timings = client.generate("x").timings
     assert timings.server == ServerTimes(*times.values())
+    assert timings.server.engine_s is None
     assert (timings.server.queued_s, timings.server.first_token_s, timings.server.total_s) == (
         *(1e-3, 3e-3),
         1e-2,
     )
     assert 0 < timings.first_delta_s <= timings.total_s
     assert timings.attempts == 1
+
+
+def test_the_time_of_the_engines_is_told_where_the_server_does(way: str) -> None:
+    names = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
+    times = {**dict.fromkeys(names, 10**15), "engine_time_ns": 7 * 10**6}
+    with asking(way, lambda _: [Step("a", [1]), Step(more=times)]) as (_, client):
+        timings = client.generate("x").timings
+    assert timings.server.engine_s == 7e-3
 
 
 @pytest.mark.parametrize(

@@ -177,4 +177,5 @@ OUR_BLS_OUTPUTS = (
     *_outputs("INT32", (-1,), "output_ids", "prompt_ids", "proposed_per_position", "accepted_per_position"),
     *_outputs("STRING", (1,), "finish_reason", "stop_reason", "speculation_off_reason"),
     *_outputs("INT32", (1,), "num_rounds"),
+    *_outputs("INT64", (1,), "engine_time_ns"),
 )

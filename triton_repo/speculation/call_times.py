@@ -34,18 +34,26 @@ class CallTimes:
         self.first_scheduled_s: float | None = None
         self.first_token_s: float | None = None
         self.last_token_s: float | None = None
+        # How long a call of an engine was under way.
+        self.engine_s = 0.0
         self._began_s = self._verify_s = self._first_reply_s = self._last_reply_s = 0.0
+        # Since when the target has been working on its next reply.
+        self._called_s = 0.0
         self._proposed = self._accepted = self._first_tokens = self._tokens = 0
         # What the engines have read up to the step before this one.
         self._draft_keeps_up = self._target_keeps_up = False
 
     def nanoseconds(self) -> dict[str, int]:
-        """Return the times as NVIDIA's outputs have them: of a steady clock, 0 for what has not happened."""
+        """Return the times as outputs have them, 0 for what has not happened.
+
+        Those of NVIDIA's are of a steady clock; `engine_time_ns` is the time calls of engines took.
+        """
         times = {
             "arrival_time_ns": self.arrival_s,
             "first_scheduled_time_ns": self.first_scheduled_s,
             "first_token_time_ns": self.first_token_s,
             "last_token_time_ns": self.last_token_s,
+            "engine_time_ns": self.engine_s,
         }
         return {name: round((seconds or 0.0) * 1e9) for name, seconds in times.items()}
 
@@ -53,19 +61,22 @@ class CallTimes:
         """A step begins, and with it the one before is over."""
         now = self._clock()
         self._tell(now)
-        self._began_s = now
+        self._began_s = self._called_s = now
         self._proposed = self._accepted = self._first_tokens = self._tokens = 0
         if self.first_scheduled_s is None:
             self.first_scheduled_s = now
 
     def verify(self, proposed: int) -> None:
         """The draft has answered, and the target is asked."""
-        self._verify_s = self._clock()
+        self._verify_s = self._called_s = self._clock()
+        self.engine_s += self._verify_s - self._began_s
         self._proposed = proposed
 
     def take(self, tokens: int, accepted: int = 0) -> None:
         """A reply of the target brings tokens, of which `accepted` were drafted."""
         self._last_reply_s = now = self._clock()
+        self.engine_s += now - self._called_s
+        self._called_s = now
         if not self._tokens:
             self._first_reply_s, self._first_tokens = now, tokens
         self._tokens += tokens
