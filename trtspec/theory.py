@@ -39,6 +39,12 @@ class Best:
     speed_up: float
 
 
+def definitions(*symbols: str) -> dict[str, str]:
+    """Return what symbols stand for, in the words of this module."""
+    words = dict(line.split(maxsplit=1) for line in (__doc__ or "").splitlines() if line.startswith("    "))
+    return {symbol: words[symbol] for symbol in symbols}
+
+
 def tokens_per_target_call(acceptance: float, num_draft_tokens: int) -> float:
     """Return E for an acceptance α in 0..1 that is the same at every position."""
     _check(acceptance)

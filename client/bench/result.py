@@ -122,8 +122,6 @@ class Trial(_Strict):
     prompt_tokens: int | None = None
     finish_reason: str | None = None
     server: ServerTimes | None = None
-    engine_s: float | None = None
-    """How long a call of an engine was under way for it; null where the server does not say."""
     speculation: Speculation | None = None
     answer: str = ""
     """The first 16 hexadecimal digits of the SHA-256 of its text."""
@@ -237,7 +235,7 @@ class Summary(_Strict):
     outside_share: Estimate | None
     """Share of the end-to-end time outside the server: network, frontends, waiting to be sent."""
     orchestration_share: Estimate | None
-    """Share of the server's time in which no call of an engine was under way for the request."""
+    """Share of the server's time in which no call of an engine was under way: the loop, and queueing."""
     acceptance: Acceptance | None
     ratios: dict[str, Estimate] = field(default_factory=dict)
     """By metric: this arm / the first one under the same load, paired by block or by prompt."""

@@ -8,83 +8,27 @@ so that what drifts evenly hits all arms alike, and what jumps hits them by chan
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trtspec.client._errors import InvalidArgument
-from trtspec.client.bench.load import Batch, check_load, run_segment
+from trtspec.client.bench.load import Batch, run_segment
+from trtspec.client.bench.plan import Plan
 from trtspec.client.bench.random_tokens import WHY_NO_ACCEPTANCE
 from trtspec.client.bench.result import (
     Arm,
     BenchResult,
     Load,
-    PromptSet,
     Segment,
-    Settings,
     Trial,
 )
 from trtspec.client.bench.statistics import largest_rate
 from trtspec.client.bench.summary import summarize
-from trtspec.client.bench.targets import BenchPrompt, Target
+from trtspec.client.bench.targets import Target
 
 WARM_UP = -1
 OnSegment = Callable[[Segment], None]
-
-
-@dataclass(frozen=True)
-class Prompts:
-    """What is asked, with its name."""
-
-    about: PromptSet
-    items: tuple[BenchPrompt, ...]
-
-    @classmethod
-    def of(cls, name: str, items: Sequence[BenchPrompt], *, random_tokens: bool = False) -> Prompts:
-        if not items:
-            raise InvalidArgument(f"{name}: found no prompts, expected some")
-        lines = "".join(json.dumps(item, ensure_ascii=False, sort_keys=True) + "\n" for item in items)
-        sha256 = hashlib.sha256(lines.encode(errors="surrogatepass")).hexdigest()
-        return cls(PromptSet(name, len(items), sha256, random_tokens), tuple(items))
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is measured; the first arm is what the others are compared with.
-
-    Args:
-        requests: of a segment; more than there are prompts ask them again. None: every prompt once, and
-            at least twice as many requests as are under way.
-    """
-
-    arms: tuple[Arm, ...]
-    loads: tuple[Load, ...]
-    prompts: Prompts
-    settings: Settings
-    requests: int | None = None
-
-    def __post_init__(self) -> None:
-        for kind, found in (("arms", self.arms), ("loads", self.loads)):
-            all_names = [one.name for one in found]
-            if not all_names or len(set(all_names)) < len(all_names):
-                raise InvalidArgument(
-                    f"{kind}: found {', '.join(all_names) or 'none'}, expected some, each once"
-                )
-        for load in self.loads:
-            check_load(load)
-        settings = self.settings
-        counts = {"max_tokens": settings.max_tokens, "blocks": settings.blocks, "requests": self.requests}
-        for name, count in counts.items():
-            if count is not None and count < 1:
-                raise InvalidArgument(f"{name}: found {count}, expected at least 1")
-        if not 0 < settings.confidence < 1:
-            raise InvalidArgument(f"confidence: found {settings.confidence}, expected a rate between 0 and 1")
-
-    def requests_of(self, load: Load) -> int:
-        """Return how many requests a segment under this load has."""
-        return self.requests or max(len(self.prompts.items), 2 * (load.concurrency or 0))
 
 
 def bench(
@@ -138,7 +82,7 @@ class _Run:
 
     async def describe(self) -> dict[str, str]:
         """Return what the servers say of themselves; the first that does not answer is an error."""
-        found = {}
+        found: dict[str, str] = {}
         for name, target in self._targets.items():
             prefix = f"{name}: " if len(self._targets) > 1 else ""
             found |= {prefix + key: value for key, value in (await target.describe()).items()}
@@ -204,8 +148,10 @@ def _notes(plan: Plan, trials: Sequence[Trial]) -> list[str]:
             f"{plan.settings.blocks} blocks: intervals of totals hold the truth at a rate of {rate:.3g} at "
             f"most, not {plan.settings.confidence:g}; ask for more blocks"
         )
-    if off := sorted({t.speculation.off_reason for t in trials if t.speculation} - {""}):
-        notes.append(f"some answers were written without a draft: {off[0]}")
+    drafted = {arm.name for arm in plan.arms if arm.num_draft_tokens and arm.num_draft_tokens > 0}
+    reasons = [t.speculation.off_reason for t in trials if t.arm in drafted and t.speculation]
+    if off := [reason for reason in reasons if reason]:
+        notes.append(f"{len(off)} of {len(reasons)} answers went on without a draft: {off[0]}")
     if failed := [t for t in trials if not t.ok]:
         notes.append(f"{len(failed)} of {len(trials)} requests failed, the first with: {failed[0].error}")
     answers: dict[int, set[str]] = {}

@@ -36,28 +36,22 @@ class Bootstrap:
         # [resamples, units]: how often each unit was drawn.
         self._weights_RU = np.stack([np.bincount(draw, minlength=units) for draw in draws])
         self._units = units
-        self._tails = ((1 - confidence) / 2, (1 + confidence) / 2)
+        self._confidence = confidence
 
     def quantiles(
         self, values: Sequence[float], unit_of: Sequence[int], levels: Sequence[float]
     ) -> tuple[Estimate, ...]:
         """Return quantiles of values that belong to units, any number to each."""
-        order = np.argsort(values, kind="stable")
-        values_N = np.asarray(values, np.float64)[order]
-        units_N = np.asarray(unit_of)[order]
-        slabs = math.ceil(len(self._weights_RU) * len(values_N) / _SLAB)
-        drawn_RQ = np.concatenate(
-            [
-                _weighted_quantiles(values_N, weights_RU[:, units_N], levels)
-                for weights_RU in np.array_split(self._weights_RU, slabs)
-            ]
-        )
-        whole_Q = _weighted_quantiles(values_N, np.ones((1, len(values_N)), np.int64), levels)[0]
-        return tuple(map(self._estimate, whole_Q.tolist(), drawn_RQ.T))
+        found = zip(_plain_quantiles(values, levels), self._drawn(values, unit_of, levels).T, strict=True)
+        return tuple(estimate(value, drawn, self._confidence) for value, drawn in found)
 
     def median(self, values: Sequence[float]) -> Estimate:
         """Return the median of one value for each unit."""
         return self.quantiles(values, range(self._units), (0.5,))[0]
+
+    def medians(self, values: Sequence[float]) -> Array:
+        """Return the medians that the draws have."""
+        return self._drawn(values, range(self._units), (0.5,))[:, 0]
 
     def of_sums(self, sums_UK: Array, statistic: Callable[[Array], Array]) -> Estimate:
         """Return a statistic of sums over units, such as a ratio of two of them.
@@ -67,12 +61,36 @@ class Bootstrap:
             statistic: of [n, K], returns [n]; nan where there is none.
         """
         whole = float(statistic(sums_UK.sum(axis=0, keepdims=True))[0])
-        return self._estimate(whole, statistic(self._weights_RU @ sums_UK))
+        return estimate(whole, statistic(self._weights_RU @ sums_UK), self._confidence)
 
-    def _estimate(self, value: float, drawn: Array) -> Estimate:
-        known = drawn[np.isfinite(drawn)]
-        low, high = np.quantile(known, self._tails) if known.size else (value, value)
-        return Estimate(value, float(low), float(high))
+    def _drawn(self, values: Sequence[float], unit_of: Sequence[int], levels: Sequence[float]) -> Array:
+        """Return [resamples, levels]."""
+        order = np.argsort(values, kind="stable")
+        values_N = np.asarray(values, np.float64)[order]
+        units_N = np.asarray(unit_of)[order]
+        slabs = math.ceil(len(self._weights_RU) * len(values_N) / _SLAB)
+        return np.concatenate(
+            [
+                _weighted_quantiles(values_N, weights_RU[:, units_N], levels)
+                for weights_RU in np.array_split(self._weights_RU, slabs)
+            ]
+        )
+
+
+def estimate(value: float, drawn: Array, confidence: float) -> Estimate:
+    """Return a value with the interval that its draws give."""
+    known = drawn[np.isfinite(drawn)]
+    tails = ((1 - confidence) / 2, (1 + confidence) / 2)
+    low, high = np.quantile(known, tails) if known.size else (value, value)
+    return Estimate(value, float(low), float(high))
+
+
+def _plain_quantiles(values: Sequence[float], levels: Sequence[float]) -> list[float]:
+    ones = np.ones((1, len(values)), np.int64)
+    found: list[float] = _weighted_quantiles(np.sort(np.asarray(values, np.float64)), ones, levels)[
+        0
+    ].tolist()
+    return found
 
 
 def _weighted_quantiles(values_N: Array, weights_RN: NDArray[np.int64], levels: Sequence[float]) -> Array:
@@ -126,11 +144,16 @@ def signed_rank_p(differences: Sequence[float]) -> float:
     return float(wilcoxon(differences, zero_method="zsplit", method="auto").pvalue)
 
 
-def rank_sum_p(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return the p-value of the Mann-Whitney test: two samples of the same distribution."""
-    from scipy.stats import mannwhitneyu
+def welch_p(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return the p-value of Welch's t-test on logarithms: two samples with the same geometric mean."""
+    logs = np.log(one), np.log(other)
+    if min(map(len, logs)) < 2:
+        return 1.0
+    if max(map(np.ptp, logs)) < 1e-12:  # Nothing to test: every value is the same.
+        return float(abs(logs[0][0] - logs[1][0]) < 1e-12)
+    from scipy.stats import ttest_ind
 
-    return float(mannwhitneyu(one, other, method="auto").pvalue)
+    return float(ttest_ind(*logs, equal_var=False).pvalue)
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:

@@ -110,13 +110,16 @@ class _Cell:
             failed=len(self.trials) - len(self._good),
             tokens=sum(trial.tokens for trial in self._good),
             tokens_per_s=self._median(list(self.totals().values())),
+            tokens_per_s_per_request=self._distribution(_optional(PER_REQUEST["tokens_per_s_per_request"])),
+            ttft_s=self._distribution(_optional(PER_REQUEST["ttft_s"])),
             itl_chunk_s=self._distribution(lambda trial: trial.chunk_gaps_s),
+            itl_s=self._distribution(_optional(PER_REQUEST["itl_s"])),
+            e2e_s=self._distribution(_optional(PER_REQUEST["e2e_s"])),
             goodput_per_s=self._goodput(),
             server_s=self._distribution(_optional(_server_s)),
             outside_share=self._middle(_outside_share),
             orchestration_share=self._middle(_orchestration_share),
             acceptance=self._acceptance() if shows_acceptance else None,
-            **{name: self._distribution(_optional(number)) for name, number in PER_REQUEST.items()},
         )
 
     def totals(self) -> dict[int, float]:
@@ -193,7 +196,7 @@ class _Cell:
                 alpha=bootstrap.of_sums(
                     sums_UK, lambda sums: same_alpha(sums[:, 2], sums[:, 3 : 3 + positions])
                 ),
-                tokens_per_target_call=bootstrap.of_sums(sums_UK, lambda sums: 1 + sums[:, 2] / sums[:, 0]),
+                tokens_per_target_call=bootstrap.of_sums(sums_UK, _tokens_per_target_call),
                 mean_draft_tokens=proposed / rounds,
                 by_position=tuple(kept / tried for kept, tried in by_position if tried),
             )
@@ -210,6 +213,11 @@ def _counts(trial: Trial, positions: int) -> Array:
         for counts in (found.proposed_per_position, found.accepted_per_position)
     ]
     return np.array([found.rounds, found.proposed, found.accepted, *chain(*padded)], np.float64)
+
+
+def _tokens_per_target_call(sums: Array) -> Array:
+    tokens: Array = np.add(1.0, sums[:, 2] / sums[:, 0])
+    return tokens
 
 
 def _optional(number: Number) -> Callable[[Trial], Sequence[float]]:
@@ -229,5 +237,7 @@ def _outside_share(trial: Trial) -> float | None:
 
 
 def _orchestration_share(trial: Trial) -> float | None:
-    server_s = _server_s(trial)
-    return 1 - trial.engine_s / server_s if server_s and trial.engine_s is not None else None
+    server = trial.server
+    if server is None or server.engine_s is None or server.total_s <= 0:
+        return None
+    return 1 - server.engine_s / server.total_s

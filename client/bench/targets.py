@@ -38,7 +38,6 @@ class Ending:
     prompt_tokens: int | None = None
     finish_reason: str | None = None
     server: ServerTimes | None = None
-    engine_s: float | None = None
     speculation: Speculation | None = None
 
 

@@ -29,6 +29,7 @@ COMMANDS = {
     "serve": "Serve a repository; ready means it has answered.",
     "query": "Ask a running server, from the shell.",
     "verify": "Compare served answers with Hugging Face.",
+    "bench": "What a draft gains, at which length, under which load.",
     "tune": "Whether and how far to speculate, predicted or measured.",
     "trace": "What was drafted in every round, and what of it was kept.",
     "demo": "The whole road on the pair that ships with trtspec.",

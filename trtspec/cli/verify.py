@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from trtspec.cli import EXIT_MISMATCH, EXIT_SIGNAL, Terminated
+from trtspec.cli.new_file import new_file
+from trtspec.cli.pair_or_url import pair_at, served
 from trtspec.errors import TrtspecError
 
 if TYPE_CHECKING:
@@ -51,18 +51,6 @@ def _draft_lengths(ctx: click.Context, param: click.Parameter, value: str | None
     if lengths == {AUTO}:
         raise click.BadParameter("auto alone says of no length that it is right; expected 0,auto", ctx, param)
     return tuple(sorted(lengths, key=lambda n: (n == AUTO, n)))
-
-
-def _new_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    """Refuse a report that could not be written, before there is one."""
-    if value is None:
-        return None
-    if value.is_dir() or not value.absolute().parent.is_dir():
-        found = "is a folder" if value.is_dir() else f"there is no folder {value.parent}"
-        raise click.BadParameter(f"{value}: {found}, expected a file to write", ctx, param)
-    if not os.access(value if value.exists() else value.absolute().parent, os.W_OK):
-        raise click.BadParameter(f"{value}: cannot be written", ctx, param)
-    return value
 
 
 @click.command(
@@ -109,13 +97,13 @@ def _new_file(ctx: click.Context, param: click.Parameter, value: Path | None) ->
 @click.option(
     "--junit",
     type=click.Path(path_type=Path),
-    callback=_new_file,
+    callback=new_file,
     help="Write JUnit XML to this file.",
 )
 @click.option(
     "--html",
     type=click.Path(path_type=Path),
-    callback=_new_file,
+    callback=new_file,
     help="Write a page that needs nothing else to this file.",
 )
 @click.pass_context
@@ -158,7 +146,7 @@ def command(
             read_prompts,
         )
 
-        pair = _open(pair_or_url)
+        pair = pair_at(pair_or_url)
         if reference:
             trusted = HuggingFaceReference(reference)
         elif pair:
@@ -177,7 +165,8 @@ def command(
             parts=parts or PARTS,
             **numbers,
         )
-        with _served(pair) if pair else nullcontext(pair_or_url) as url, Client(url) as client:
+        address = served(pair, "trtspec-verify-") if pair else nullcontext(pair_or_url)
+        with address as url, Client(url) as client:
             say = _quiet if as_json else _to_stderr
             verification = Verification(
                 client,
@@ -255,27 +244,6 @@ def _dtype_of(pair: EnginePair) -> Dtype:
     if not target.quantization:
         return target.settings.dtype
     return "fp8-float32" if target.settings.dtype == "float32" else "fp8"
-
-
-def _open(pair_or_url: str) -> EnginePair | None:
-    folder = Path(pair_or_url)
-    if not folder.exists():
-        return None
-    from trtspec.engines.pair import open_pair
-
-    return open_pair(folder)
-
-
-@contextmanager
-def _served(pair: EnginePair) -> Iterator[str]:
-    """Serve a pair from a temporary repository on free ports; yields the gRPC address."""
-    from trtspec.triton_repo.repository import write_repository
-    from trtspec.triton_repo.server import FREE_PORTS, serve
-
-    with tempfile.TemporaryDirectory(prefix="trtspec-verify-") as folder:
-        repository = write_repository(pair, Path(folder) / "repository")
-        with serve(repository, FREE_PORTS) as server:
-            yield server.grpc_url
 
 
 def print_report(report: VerifyReport) -> None:

@@ -1,0 +1,264 @@
+"""trtspec bench: draft lengths against none, and servers against each other, in one run."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from trtspec import __version__
+from trtspec.cli import EXIT_MISMATCH
+from trtspec.cli.bench_table import print_comparison, print_result
+from trtspec.cli.fields import Number
+from trtspec.cli.new_file import new_file
+from trtspec.cli.numbers import Numbers
+from trtspec.cli.pair_or_url import pair_at, served
+
+if TYPE_CHECKING:
+    from trtspec.client.bench.plan import Prompts
+    from trtspec.client.bench.result import BenchResult, Segment
+    from trtspec.engines.pair import EnginePair
+
+AUTO = -1
+# What a running server is asked with: it does not say what its engines were built for.
+DRAFT_TOKENS = 5
+MOST_DRAFT_TOKENS = 1024
+MOST_CONCURRENT = 1024
+MOST_RANDOM_TOKENS = 100_000
+RANDOM_PROMPTS = 16
+
+
+class _WithCompare(click.Command):
+    """`bench URL` is what is mostly meant; `bench compare A B` is a command of its own."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args[:1] == ["compare"]:
+            return compare.make_context(f"{info_name} compare", args[1:], parent=parent, **extra)
+        return super().make_context(info_name, args, parent=parent, **extra)
+
+
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def _file(name: str, what: str) -> Decorator:
+    return click.option(
+        f"--{name}",
+        f"{name}_file",
+        type=click.Path(path_type=Path, allow_dash=True),
+        callback=new_file,
+        help=f"Write {what} to this file; - is stdout.",
+    )
+
+
+def _bound(name: str, what: str) -> Decorator:
+    seconds = Number(0, min_open=True)
+    return click.option(f"--{name}-bound", type=seconds, help=f"{what} within so many seconds.")
+
+
+@click.command("bench", cls=_WithCompare)
+@click.argument("url_or_pair")
+@click.option(
+    "--num-draft-tokens",
+    "lengths",
+    type=Numbers(int, low=0, high=MOST_DRAFT_TOKENS, auto=True),
+    help="Draft lengths to compare, such as 0,3,5,auto; the others are held against the first.  "
+    "[default: 0,5,auto]",
+)
+@click.option(
+    "--against", multiple=True, metavar="URL", help="Another Triton, asked the same in the same run."
+)
+@click.option(
+    "--prompts",
+    "prompt_set",
+    default="chat",
+    show_default=True,
+    help="A set (chat, code, summarising, translation), or a file with one prompt a line, or .jsonl.",
+)
+@click.option(
+    "--random-tokens",
+    type=click.IntRange(1, MOST_RANDOM_TOKENS),
+    help=f"Ask {RANDOM_PROMPTS} prompts of so many random tokens instead: load without meaning.",
+)
+@click.option(
+    "--max-tokens", type=click.IntRange(1), default=128, show_default=True, help="Tokens an answer."
+)
+@click.option(
+    "--concurrency",
+    type=Numbers(int, low=1, high=MOST_CONCURRENT),
+    help="Requests under way at a time, such as 1,4,16.  [default: 1]",
+)
+@click.option(
+    "--rate",
+    "rates",
+    type=Numbers(float, low=1e-3, high=1e6),
+    help="Requests a second, such as 0.5,2, at random times and whatever has become of those before.",
+)
+@click.option("--requests", type=click.IntRange(1), help="Of an arm in a block.  [default: each prompt once]")
+@click.option("--blocks", type=click.IntRange(1), default=6, show_default=True, help="Passes that count.")
+@click.option("--warm-up", type=click.IntRange(0), default=1, show_default=True, help="Passes before them.")
+@_bound("ttft", "A good answer begins")
+@_bound("itl", "A good answer brings each token after its first response, on average,")
+@_bound("latency", "A good answer is whole")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of orders and times.")
+@_file("json", "all that was measured")
+@_file("csv", "the numbers of the tables")
+def command(url_or_pair: str, json_file: Path | None, csv_file: Path | None, **options: Any) -> None:
+    """Measure what is served: what a draft gains, at which length, under which load.
+
+    URL_OR_PAIR is the gRPC address (host:port) of a running server, or an engine pair, for which a
+    server is started and stopped. Draft lengths and servers take turns within one run.
+    `trtspec bench compare A.json B.json` says what is different between two runs.
+
+    \b
+    Example:
+      trtspec bench work/pair
+      trtspec bench localhost:8001 --num-draft-tokens 0,4 --concurrency 1,4,16 --json run.json
+      trtspec bench localhost:8001 --rate 0.5,1,2 --latency-bound 5 --csv run.csv
+      trtspec bench compare before.json after.json
+    """
+    from trtspec.client.bench.rows import to_csv
+
+    if "-" == str(json_file) == str(csv_file):
+        raise click.UsageError("--json - and --csv - would both be on stdout")
+    result = _measure(url_or_pair, **options)
+    writes_to_stdout = "-" in (str(json_file), str(csv_file))
+    if not writes_to_stdout:
+        print_result(result)
+    for file, text in ((json_file, to_json), (csv_file, to_csv)):
+        if file is not None:
+            _write(file, text(result))
+
+
+def to_json(result: BenchResult) -> str:
+    return json.dumps(result.as_dict(), ensure_ascii=False) + "\n"
+
+
+def _write(file: Path, text: str) -> None:
+    if str(file) == "-":
+        click.echo(text, nl=False)
+    else:
+        file.write_text(text, encoding="utf-8")
+
+
+def _measure(
+    url_or_pair: str,
+    *,
+    lengths: tuple[int, ...] | None,
+    against: tuple[str, ...],
+    prompt_set: str,
+    random_tokens: int | None,
+    concurrency: tuple[int, ...] | None,
+    rates: tuple[float, ...] | None,
+    requests: int | None,
+    ttft_bound: float | None,
+    itl_bound: float | None,
+    latency_bound: float | None,
+    **settings: int,
+) -> BenchResult:
+    from trtspec.client.bench.plan import Plan, arms_of
+    from trtspec.client.bench.result import Bound, Load, Settings
+    from trtspec.client.bench.run import bench
+    from trtspec.client.bench.targets import TritonTarget
+
+    pair = pair_at(url_or_pair)
+    name = str(pair.path) if pair else url_or_pair
+    # A pair's address is known when it is served; what is wrong is said before.
+    targets = [TritonTarget(url_or_pair, name=name), *map(TritonTarget, against)]
+    closed = [Load.closed(n) for n in concurrency or (() if rates else (1,))]
+    plan = Plan(
+        arms=arms_of(targets, _lengths(lengths, pair)),
+        loads=(*closed, *map(Load.open, rates or ())),
+        prompts=_prompts(prompt_set, random_tokens, pair, settings["seed"]),
+        settings=Settings(**settings, bound=Bound(ttft_bound, itl_bound, latency_bound)),
+        requests=requests,
+    )
+    with served(pair, "trtspec-bench-") if pair else nullcontext(url_or_pair) as url:
+        targets[0] = TritonTarget(url, name=name)
+        return bench(targets, plan, about=_about(), on_segment=_say)
+
+
+def _lengths(lengths: tuple[int, ...] | None, pair: EnginePair | None) -> tuple[int, ...]:
+    limit = pair.manifest.target.settings.max_draft_len if pair else MOST_DRAFT_TOKENS
+    if lengths is None:
+        return tuple(dict.fromkeys((0, min(DRAFT_TOKENS, limit), AUTO)))
+    if max(lengths) > limit:
+        raise click.UsageError(f"--num-draft-tokens goes to {max(lengths)}, the pair to {limit}")
+    return lengths
+
+
+def _prompts(name: str, random_tokens: int | None, pair: EnginePair | None, seed: int) -> Prompts:
+    from trtspec.client.bench.plan import Prompts
+    from trtspec.client.bench.prompts import load_prompts
+    from trtspec.client.bench.random_tokens import SMALL_VOCABULARY, random_prompts
+
+    if random_tokens is None:
+        return Prompts.of(name, load_prompts(name))
+    vocabulary = pair.manifest.target.settings.vocab_size if pair else SMALL_VOCABULARY
+    found = random_prompts(RANDOM_PROMPTS, random_tokens, seed=seed, vocabulary=vocabulary)
+    return Prompts.of(f"{RANDOM_PROMPTS} × {random_tokens} random tokens", found, random_tokens=True)
+
+
+def _about() -> dict[str, str]:
+    return {
+        "command": shlex.join(["trtspec", *sys.argv[1:]]),
+        "trtspec": __version__,
+        "python": platform.python_version(),
+        "hardware": f"{platform.machine()}, {os.cpu_count()} cores here, {platform.system()}",
+    }
+
+
+def _say(segment: Segment) -> None:
+    block = "warm-up" if segment.block < 0 else f"block {segment.block + 1}"
+    click.echo(f"{block}: {segment.arm}, {segment.load}: {segment.wall_s:.1f} s", err=True)
+
+
+@click.command(
+    "compare", epilog="Exit codes: 0 nothing is worse, 1 could not, 2 wrong usage, 3 something is."
+)
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option(
+    "--level",
+    type=Number(0, 1, min_open=True, max_open=True),
+    default=0.05,
+    show_default=True,
+    help="Rate at which equal runs are called different.",
+)
+@click.option(
+    "--tolerance",
+    type=Number(0, 1),
+    default=0.02,
+    show_default=True,
+    help="Smaller differences are not called.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def compare(ctx: click.Context, a: Path, b: Path, level: float, tolerance: float, as_json: bool) -> None:
+    """Say what is different in B, and whether that is more than chance.
+
+    A and B are files of `trtspec bench --json`, of the same prompts, loads and lengths.
+
+    \b
+    Example:
+      trtspec bench compare before.json after.json --tolerance 0.05
+    """
+    from trtspec.client.bench import compare as comparing
+    from trtspec.client.bench.result import read_result
+
+    comparison = comparing.compare(read_result(a), read_result(b), level=level, tolerance=tolerance)
+    if as_json:
+        click.echo(json.dumps(comparison.as_dict(), ensure_ascii=False))
+    else:
+        print_comparison(comparison)
+    if comparison.regressions:
+        ctx.exit(EXIT_MISMATCH)
