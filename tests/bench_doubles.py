@@ -49,7 +49,10 @@ def run_virtually(work: Coroutine[Any, Any, T]) -> T:
 
 @dataclass(frozen=True)
 class Scripted:
-    """An answer: seconds before each response with the tokens it brings, then what is known at the end."""
+    """An answer: seconds before each response with the tokens it brings, then what is known at the end.
+
+    `text` is that of each token.
+    """
 
     responses: Sequence[tuple[float, int]]
     error: Exception | None = None
@@ -80,22 +83,22 @@ class TargetDouble:
         self.asked: list[Question] = []
         self.closed = False
         self._script = script
-        self._under_way = 0
+        self.under_way = 0
 
     async def ask(self, prompt: BenchPrompt, *, max_tokens: int, num_draft_tokens: int | None) -> Pieces:
         clock = asyncio.get_running_loop().time
-        self._under_way += 1
-        self.asked.append(Question(clock(), prompt, num_draft_tokens, self._under_way))
+        self.under_way += 1
+        self.asked.append(Question(clock(), prompt, num_draft_tokens, self.under_way))
         try:
             answer = self._script(prompt, num_draft_tokens)
             for wait_s, tokens in answer.responses:
                 await asyncio.sleep(wait_s)
-                yield Piece(answer.text, tokens)
+                yield Piece(answer.text * tokens, tokens)
             if answer.error:
                 raise answer.error
             yield Ending(sum(tokens for _, tokens in answer.responses), **answer.ending)
         finally:
-            self._under_way -= 1
+            self.under_way -= 1
 
     async def describe(self) -> dict[str, str]:
         return {"model": "a script"}

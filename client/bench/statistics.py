@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +32,7 @@ class Bootstrap:
     """
 
     def __init__(self, units: int, *, confidence: float, seed: int, resamples: int = RESAMPLES) -> None:
-        rng = np.random.default_rng([seed, units])
-        draws = rng.integers(units, size=(resamples, units))
-        # [resamples, units]: how often each unit was drawn.
-        self._weights_RU = np.stack([np.bincount(draw, minlength=units) for draw in draws])
+        self._weights_RU = _draws(units, resamples, seed)
         self._units = units
         self._confidence = confidence
 
@@ -75,6 +73,13 @@ class Bootstrap:
                 for weights_RU in np.array_split(self._weights_RU, slabs)
             ]
         )
+
+
+@lru_cache(maxsize=64)
+def _draws(units: int, resamples: int, seed: int) -> NDArray[np.int64]:
+    """Return [resamples, units]: how often each unit was drawn."""
+    draws = np.random.default_rng([seed, units]).integers(units, size=(resamples, units))
+    return np.stack([np.bincount(draw, minlength=units) for draw in draws])
 
 
 def estimate(value: float, drawn: Array, confidence: float) -> Estimate:
