@@ -176,9 +176,9 @@ class _Pieces:
         )
 
     def server_times(self) -> ServerTimes | None:
-        times = [self._count(name) for name in _TIMES]
+        arrival, scheduled, first, last = times = [self._count(name) for name in _TIMES]
         engine_ns = self._count("engine_time_ns") if self._has("engine_time_ns") else None
-        return ServerTimes(*times, engine_ns=engine_ns) if all(times) else None
+        return ServerTimes(arrival, scheduled, first, last, engine_ns) if all(times) else None
 
     def _text(self, outputs: Mapping[str, NDArray[Any]]) -> bytes:
         if "text_output" not in outputs:

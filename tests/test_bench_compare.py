@@ -37,7 +37,7 @@ def test_runs_that_differ_by_chance_are_called_different_as_rarely_as_said(
     by_chance: list[Comparison],
 ) -> None:
     alarms = sum(any(one.verdict != "no difference" for one in run.differences) for run in by_chance)
-    # 1 is expected of 20, each with 13 tests; 5 or more come once in 400.
+    # 1 is expected of 20, each with 12 tests; 5 or more come once in 400.
     assert alarms <= 4
 
 
