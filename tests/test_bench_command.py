@@ -199,6 +199,24 @@ def test_a_server_that_is_not_there_and_no_prompts_are_one_line(
     assert capsys.readouterr().err == f"trtspec: {empty}: found no prompts, expected one a line\n"
 
 
+def test_a_request_that_a_busy_server_turned_away_is_counted_and_not_asked_again(
+    prompts: str, tmp_path: Path
+) -> None:
+    def busy_for_two(asked: Asked) -> Iterator[Step | Fault]:
+        if asked.prompt == "two":
+            yield Fault("busy: 64 in flight", "UNAVAILABLE")
+        else:
+            yield from talk(asked)
+
+    run = tmp_path / "run.json"
+    with ScriptedServer(busy_for_two) as server:
+        main(
+            ["bench", server.url, "--prompts", prompts, "--num-draft-tokens", "0", *QUICK, "--json", str(run)]
+        )
+        assert len(server.asked) == 3 * 3  # warm-up and two blocks
+    assert read_result(run).summaries[0].failed == 2
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")

@@ -112,6 +112,19 @@ def test_acceptance_is_r_and_alpha_and_tokens_per_target_call() -> None:
     assert tokens_per_target_call(found.alpha.value, GAMMA) == pytest.approx(4.0)
 
 
+def test_a_server_that_counts_neither_rounds_nor_positions_has_r_alone() -> None:
+    """As NVIDIA's do."""
+
+    def counts_tokens(prompt: object, num_draft_tokens: int | None) -> Scripted:
+        return Scripted([(1.0, 5)], ending={"speculation": Speculation(0, 40, 30)})
+
+    found = measure(TargetDouble(counts_tokens)).summaries[1].acceptance
+    assert found is not None
+    assert found.rate.value == pytest.approx(0.75)
+    assert (found.alpha, found.tokens_per_target_call, found.mean_draft_tokens) == (None, None, None)
+    assert found.by_position == ()
+
+
 def test_warm_up_is_said_and_not_counted() -> None:
     calls = 0
 

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from trtspec.client.bench.acceptance import same_alpha
 from trtspec.client.bench.result import Load, Segment, Settings, Trial
 from trtspec.client.bench.statistics import (
     Bootstrap,
     holm,
     largest_rate,
-    same_alpha,
     signed_rank_p,
     welch_p,
 )
@@ -89,6 +89,7 @@ def test_the_interval_of_a_ratio_of_sums_holds_the_truth() -> None:
         sums_UK = np.stack([rng.binomial(200, rates), np.full(24, 200)], axis=1).astype(float)
         bootstrap = Bootstrap(24, confidence=0.95, seed=run, resamples=400)
         found = bootstrap.of_sums(sums_UK, lambda sums: sums[:, 0] / sums[:, 1])
+        assert found is not None
         hits.append(found.low <= 0.7 <= found.high)
     assert coverage(hits) >= LEAST
 

@@ -200,12 +200,15 @@ class Acceptance(_Strict):
 
     rate: Estimate
     """r: accepted / proposed draft tokens."""
-    alpha: Estimate
-    """α: chance that a draft token is accepted, given that those before it were, were it everywhere equal."""
-    tokens_per_target_call: Estimate
-    """E: 1 + accepted / rounds."""
-    mean_draft_tokens: float
-    """Proposed / rounds: γ, or less near limits and where γ adapts."""
+    alpha: Estimate | None
+    """α: chance that a draft token is accepted, given that those before it were, were it everywhere equal.
+
+    null where the server does not count by position.
+    """
+    tokens_per_target_call: Estimate | None
+    """E: 1 + accepted / rounds; null where the server does not count rounds, as NVIDIA's do not."""
+    mean_draft_tokens: float | None
+    """Proposed / rounds: γ, or less near limits and where γ adapts; null as E."""
     by_position: tuple[float, ...]
     """Accepted / proposed at each position; not conditioned on the positions before."""
 

@@ -78,8 +78,10 @@ def _numbers(summary: Summary) -> Iterator[tuple[str, tuple[float, ...]]]:
         yield f"{name} ratio", _of(ratio)
     if acceptance := summary.acceptance:
         for name, symbol in ACCEPTANCE.items():
-            yield symbol, _of(getattr(acceptance, name))
-        yield "draft tokens a round", (acceptance.mean_draft_tokens,)
+            if found := getattr(acceptance, name):
+                yield symbol, _of(found)
+        if acceptance.mean_draft_tokens is not None:
+            yield "draft tokens a round", (acceptance.mean_draft_tokens,)
         for position, share in enumerate(acceptance.by_position, 1):
             yield f"accepted at position {position}", (share,)
 

@@ -51,15 +51,17 @@ class Bootstrap:
         """Return the medians that the draws have."""
         return self._drawn(values, range(self._units), (0.5,))[:, 0]
 
-    def of_sums(self, sums_UK: Array, statistic: Callable[[Array], Array]) -> Estimate:
-        """Return a statistic of sums over units, such as a ratio of two of them.
+    def of_sums(self, sums_UK: Array, statistic: Callable[[Array], Array]) -> Estimate | None:
+        """Return a statistic of sums over units, such as a ratio of two of them; None where there is none.
 
         Args:
             sums_UK: what each unit adds to each of K sums.
-            statistic: of [n, K], returns [n]; nan where there is none.
+            statistic: of [n, K], returns [n]; not finite where there is none.
         """
-        whole = float(statistic(sums_UK.sum(axis=0, keepdims=True))[0])
-        return estimate(whole, statistic(self._weights_RU @ sums_UK), self._confidence)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            whole = float(statistic(sums_UK.sum(axis=0, keepdims=True))[0])
+            drawn = statistic(self._weights_RU @ sums_UK)
+        return estimate(whole, drawn, self._confidence) if math.isfinite(whole) else None
 
     def _drawn(self, values: Sequence[float], unit_of: Sequence[int], levels: Sequence[float]) -> Array:
         """Return [resamples, levels]."""
@@ -115,29 +117,6 @@ def _weighted_quantiles(values_N: Array, weights_RN: NDArray[np.int64], levels: 
 def largest_rate(units: int) -> float:
     """Return the rate at which the smallest and largest of so many units hold the true median."""
     return float(1 - 2.0 ** (1 - units))
-
-
-def same_alpha(accepted: Array, proposed_NK: Array) -> Array:
-    """Return the α that, equal at every position, gives so many accepted tokens: Σ n(k) α^k for k from 1.
-
-    n(k) is in how many rounds position k was proposed, so draft lengths may differ between rounds.
-
-    Args:
-        accepted: [n].
-        proposed_NK: [n, positions].
-
-    Returns:
-        [n]; nan where nothing was proposed.
-    """
-    powers = np.arange(1, proposed_NK.shape[1] + 1)
-    low, high = np.zeros(len(accepted)), np.ones(len(accepted))
-    # The sum grows with α: 50 halvings find it to the last bits of a float.
-    for _ in range(50):
-        middle = (low + high) / 2
-        is_low = (proposed_NK * middle[:, None] ** powers).sum(axis=1) < accepted
-        low, high = np.where(is_low, middle, low), np.where(is_low, high, middle)
-    found: Array = np.where(proposed_NK.sum(axis=1) > 0, (low + high) / 2, np.nan)
-    return found
 
 
 def signed_rank_p(differences: Sequence[float]) -> float:

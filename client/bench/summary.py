@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain
 from statistics import median
 
-import numpy as np
-
+from trtspec.client.bench.acceptance import acceptance_of
 from trtspec.client.bench.result import (
     Acceptance,
     Arm,
@@ -21,7 +19,7 @@ from trtspec.client.bench.result import (
     Summary,
     Trial,
 )
-from trtspec.client.bench.statistics import Array, Bootstrap, same_alpha
+from trtspec.client.bench.statistics import Bootstrap
 
 Number = Callable[[Trial], float | None]
 LEVELS = (0.5, 0.9, 0.95, 0.99)
@@ -178,46 +176,15 @@ class _Cell:
         )
 
     def _acceptance(self) -> Acceptance | None:
-        spoken = [trial for trial in self._good if trial.speculation and trial.speculation.proposed]
-        if not spoken:
+        speaking = [trial for trial in self._good if trial.speculation and trial.speculation.proposed]
+        if not speaking:
             return None
-        positions = max(len(t.speculation.proposed_per_position) for t in spoken if t.speculation)
-        place = {unit: n for n, unit in enumerate(sorted({self._unit(trial) for trial in spoken}))}
-        # Rounds, proposed, accepted; then proposed and accepted by position.
-        sums_UK = np.zeros((len(place), 3 + 2 * positions))
-        for trial in spoken:
-            sums_UK[place[self._unit(trial)]] += _counts(trial, positions)
-        bootstrap = self._bootstrap(len(place))
-        rounds, proposed, _, *places = sums_UK.sum(axis=0).tolist()
-        by_position = zip(places[positions:], places[:positions], strict=True)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return Acceptance(
-                rate=bootstrap.of_sums(sums_UK, lambda sums: sums[:, 2] / sums[:, 1]),
-                alpha=bootstrap.of_sums(
-                    sums_UK, lambda sums: same_alpha(sums[:, 2], sums[:, 3 : 3 + positions])
-                ),
-                tokens_per_target_call=bootstrap.of_sums(sums_UK, _tokens_per_target_call),
-                mean_draft_tokens=proposed / rounds,
-                by_position=tuple(kept / tried for kept, tried in by_position if tried),
-            )
+        place = {unit: n for n, unit in enumerate(sorted({self._unit(trial) for trial in speaking}))}
+        found = [(trial.speculation, place[self._unit(trial)]) for trial in speaking if trial.speculation]
+        return acceptance_of(found, self._bootstrap(len(place)))
 
     def _bootstrap(self, units: int) -> Bootstrap:
         return Bootstrap(units, confidence=self._settings.confidence, seed=self._settings.seed)
-
-
-def _counts(trial: Trial, positions: int) -> Array:
-    found = trial.speculation
-    assert found is not None
-    padded = [
-        [*counts, *[0] * (positions - len(counts))]
-        for counts in (found.proposed_per_position, found.accepted_per_position)
-    ]
-    return np.array([found.rounds, found.proposed, found.accepted, *chain(*padded)], np.float64)
-
-
-def _tokens_per_target_call(sums: Array) -> Array:
-    tokens: Array = np.add(1.0, sums[:, 2] / sums[:, 0])
-    return tokens
 
 
 def _optional(number: Number) -> Callable[[Trial], Sequence[float]]:

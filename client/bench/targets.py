@@ -15,6 +15,7 @@ from trtspec.client._async_client import AsyncClient
 from trtspec.client._errors import StreamBroken
 from trtspec.client._options import Message, Options
 from trtspec.client._results import ServerTimes, Speculation
+from trtspec.client._retry import Retry
 from trtspec.client.bench.result import TokensFrom
 
 # What can be asked: text, token ids, or a conversation.
@@ -115,9 +116,10 @@ class TritonTarget:
 
     @property
     def _client(self) -> AsyncClient:
-        # Made when it is needed, because a connection belongs to the event loop it is made in.
+        # Made when it is needed, because a connection belongs to the event loop it is made in. It never
+        # asks again: that a server was busy is what a load test wants to know.
         if self._opened is None:
-            self._opened = self._given or AsyncClient(self._url)
+            self._opened = self._given or AsyncClient(self._url, retry=Retry(attempts=1))
         return self._opened
 
 
