@@ -25,7 +25,7 @@ LONG = "γ=4 of a server with a rather long name"
 
 @pytest.fixture(scope="module")
 def result() -> BenchResult:
-    return simulated((*CLOSED, *OPEN))
+    return simulated((*CLOSED, *OPEN), prompts=4)
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +106,18 @@ def test_acceptance_is_drawn_for_arms_that_have_one(result: BenchResult, shown: 
     assert list(drawn["γ=4"].get_xdata()) == [1, 2, 3, 4]
 
 
+def test_nothing_that_is_drawn_lies_outside_of_its_axes(shown: dict[str, Picture]) -> None:
+    for picture in shown.values():
+        for axes in picture.figure.axes:
+            left, right = axes.get_xlim()
+            bottom, top = axes.get_ylim()
+            for line in axes.lines:
+                xs, ys = line.get_xdata(), line.get_ydata()
+                known = [(x, y) for x, y in zip(xs, ys, strict=True) if abs(x) < float("inf")]
+                assert known
+                assert all(left <= x <= right and bottom <= y <= top for x, y in known), picture.name
+
+
 def test_arms_differ_by_colour_marker_and_line_style() -> None:
     arms = tuple(Arm(f"γ={n}", "here", n) for n in range(5))
     first = pictures(simulated(CLOSED[:1], arms=arms))[0]
@@ -144,7 +156,7 @@ def test_pictures_in_one_page_share_no_id_and_take_its_colour(shown: dict[str, P
     page = Ids()
     for text in texts:
         assert text.startswith('<svg role="img"')
-        assert INK not in text
+        assert not {INK, "#ffffff", "white"} & set(re.split(r"[ :;\"]", text))
         assert "currentColor" in text
         assert "http" not in text
         page.feed(text)

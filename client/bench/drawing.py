@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import escape
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,7 +27,7 @@ LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 INK = "#1f2328"
 SIZE_INCHES = (8.0, 4.2)
 DPI = 100  # 800 pixels wide
-STYLE = {
+STYLE: dict[Any, Any] = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
     "font.size": 11.0,
     "axes.spines.top": False,
@@ -53,22 +54,23 @@ class Picture:
     title: str
     figure: Figure
 
-    def to_bytes(self, kind: Kind) -> bytes:
+    def to_bytes(self, kind: Kind, *, transparent: bool = False) -> bytes:
         """Return the file; the same picture gives the same bytes."""
         buffer = BytesIO()
         # SVG's metadata would hold the time, and addresses of vocabularies.
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type")) if kind == "svg" else {}
         with style():
-            self.figure.savefig(buffer, format=kind, dpi=DPI, metadata=metadata)
+            self.figure.savefig(buffer, format=kind, dpi=DPI, metadata=metadata, transparent=transparent)
         return buffer.getvalue()
 
     def to_inline_svg(self) -> str:
-        """Return it for the middle of a page: in the page's ink, with ids that no other picture has."""
-        text = self.to_bytes("svg").decode()
+        """Return it for the middle of a page: in the page's colours, with ids that no other picture has."""
+        text = self.to_bytes("svg", transparent=True).decode()
         text = text[text.index("<svg") :]
         text = re.sub(r' xmlns(:xlink)?="[^"]*"', "", text)
         text = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{self.name}-", text)
-        return text.replace(INK, "currentColor").replace("<svg", '<svg role="img"', 1)
+        begin = f'<svg role="img" aria-label="{escape(self.title)}"'
+        return text.replace(INK, "currentColor").replace("<svg", begin, 1)
 
 
 @contextmanager
@@ -95,6 +97,11 @@ def looks(place: int) -> dict[str, Any]:
         "marker": MARKERS[place % len(MARKERS)],
         "markersize": 6.5,
     }
+
+
+def label(name: str) -> str:
+    """Return a name as a legend's entry: matplotlib reads $ as mathematics, and hides what begins with _."""
+    return f" {name}".replace("$", r"\$") if name.startswith("_") else name.replace("$", r"\$")
 
 
 def begin(panels: int) -> tuple[Figure, Sequence[Axes]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtspec.client.bench.drawing import Kind, Picture, begin, finish, looks, style
+from trtspec.client.bench.drawing import Kind, Picture, begin, finish, label, looks, style
 from trtspec.client.bench.result import BenchResult, Distribution, Estimate, Load, Summary, Trial
 from trtspec.errors import ClientError
 
@@ -19,6 +19,8 @@ KINDS: tuple[Kind, ...] = ("png", "svg")
 WIDEST_LINEAR_RANGE = 20.0
 # Arms stand beside each other, by this factor of the load, so that their intervals can be told apart.
 BESIDE = 1.02
+# What an axis of loads shows before the first and after the last, by this factor.
+MARGIN = 1.3
 
 
 def pictures(result: BenchResult) -> tuple[Picture, ...]:
@@ -66,6 +68,7 @@ def _pictures(result: BenchResult) -> Iterator[Picture]:
 def _throughput(result: BenchResult, loads: Sequence[Load]) -> Picture:
     figure, (axes,) = begin(1)
     _over_loads(axes, result, loads, lambda summary: summary.tokens_per_s)
+    axes.set_ylim(bottom=0)
     axes.set_ylabel("tokens/s in total")
     return finish("throughput", "Tokens per second against concurrency", figure)
 
@@ -75,6 +78,7 @@ def _latency(result: BenchResult, loads: Sequence[Load], over: str) -> Picture:
     for axes, name, title in zip(panels, ("ttft_s", "e2e_s"), ("first token", "whole answer"), strict=True):
         _over_loads(axes, result, loads, _percentile_ms(name, "p50"))
         _over_loads(axes, result, loads, _percentile_ms(name, "p95"), hollow=True)
+        axes.set_ylim(bottom=0)
         axes.set_ylabel(f"{title}, ms")
     title = f"Latency against {over}: median filled, 95th percentile hollow"
     return finish(f"latency-by-{over}", title, figure)
@@ -97,7 +101,7 @@ def _acceptance(result: BenchResult, load: str) -> Picture:
         if found := result.summary_of(arm.name, load).acceptance:
             shares = found.by_position
             longest = max(longest, len(shares))
-            axes.plot(range(1, len(shares) + 1), shares, label=arm.name, **looks(place))
+            axes.plot(range(1, len(shares) + 1), shares, label=label(arm.name), **looks(place))
     axes.set_xlabel("position of the draft token in its round")
     axes.set_xticks(range(1, longest + 1))
     axes.set_ylabel("accepted / proposed")
@@ -120,7 +124,7 @@ def _over_loads(
         known = [(amount * beside, one) for amount, one in found if one]
         if not known:
             continue
-        look = {**looks(place), "capsize": 3, "label": arm.name}
+        look = {**looks(place), "capsize": 3, "label": label(arm.name)}
         if hollow:
             look |= {"markerfacecolor": "none", "linewidth": 0.9, "label": "_nolegend_"}
         # An interval by percentiles need not hold its value, and matplotlib draws no negative ones.
@@ -131,8 +135,8 @@ def _over_loads(
     axes.set_xscale("log", base=2)
     axes.set_xticks(amounts, [f"{amount:g}" for amount in amounts])
     axes.minorticks_off()
+    axes.set_xlim(amounts[0] / MARGIN, amounts[-1] * MARGIN)
     axes.set_xlabel("requests at a time" if loads[0].kind == "closed" else "requests a second")
-    axes.set_ylim(bottom=0)
 
 
 def _times(axes: Axes, result: BenchResult, load: Load, number: Callable[[Trial], float | None]) -> None:
@@ -143,7 +147,7 @@ def _times(axes: Axes, result: BenchResult, load: Load, number: Callable[[Trial]
         times = [1000 * time for trial in trials if (time := number(trial)) is not None]
         if times:
             everything += times
-            axes.ecdf(times, label=arm.name, **{**looks(place), "marker": ""})
+            axes.ecdf(times, label=label(arm.name), **{**looks(place), "marker": ""})
     if everything and max(everything) > WIDEST_LINEAR_RANGE * min(everything) > 0:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
