@@ -87,10 +87,14 @@ class OpenAiTarget:
         try:
             names = [str(model["id"]) for model in json.loads(body)["data"]]
         except (ValueError, LookupError, TypeError):
-            raise StreamBroken(f"{self.name}: found no list at /models; name the model to ask") from None
+            raise StreamBroken(
+                f"{self.name}: found no list at /models; name the model to ask (--against-model)"
+            ) from None
         if len(names) != 1:
             found = ", ".join(names) or "no model"
-            raise InvalidArgument(f"{self.name}: serves {found}, expected one model; name the one to ask")
+            raise InvalidArgument(
+                f"{self.name}: serves {found}, expected one model; name the one to ask (--against-model)"
+            )
         return names[0]
 
     def _answer(self, call: OpenAiCall) -> Iterator[Piece | Ending]:

@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,13 @@ import click
 
 from trtspec import __version__
 from trtspec.cli import EXIT_MISMATCH
+from trtspec.cli.against import target_at
 from trtspec.cli.bench_table import print_comparison, print_result
 from trtspec.cli.fields import Number
 from trtspec.cli.new_file import new_file
 from trtspec.cli.numbers import Numbers
 from trtspec.cli.pair_or_url import pair_at, served
+from trtspec.errors import ClientError
 
 if TYPE_CHECKING:
     from trtspec.client.bench.plan import Prompts
@@ -75,14 +78,23 @@ def _bound(name: str, what: str) -> Decorator:
     "[default: 0,5,auto]",
 )
 @click.option(
-    "--against", multiple=True, metavar="URL", help="Another Triton, asked the same in the same run."
+    "--against",
+    multiple=True,
+    metavar="URL",
+    help="Another server, asked the same in the same run: a Triton, or one with OpenAI's API (vLLM, TGI, "
+    "trtllm-serve, llama.cpp) where the URL has a path, such as http://host:8000/v1, with the key in "
+    "$TRTSPEC_AGAINST_API_KEY.",
 )
+@click.option("--against-model", metavar="NAME", help="The model to ask of them, where they serve several.")
 @click.option(
     "--prompts",
     "prompt_set",
     default="chat",
     show_default=True,
     help="A set (chat, code, summarising, translation), or a file with one prompt a line, or .jsonl.",
+)
+@click.option(
+    "--chat", "as_chat", is_flag=True, help="Send texts as what a user says, for the chat template."
 )
 @click.option(
     "--random-tokens",
@@ -112,7 +124,18 @@ def _bound(name: str, what: str) -> Decorator:
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of orders and times.")
 @_file("json", "all that was measured")
 @_file("csv", "the numbers of the tables")
-def command(url_or_pair: str, json_file: Path | None, csv_file: Path | None, **options: Any) -> None:
+@_file("html", "a page that needs nothing else")
+@click.option(
+    "--plots", type=click.Path(path_type=Path, file_okay=False), help="Write PNG and SVG into this folder."
+)
+def command(
+    url_or_pair: str,
+    json_file: Path | None,
+    csv_file: Path | None,
+    html_file: Path | None,
+    plots: Path | None,
+    **options: Any,
+) -> None:
     """Measure what is served: what a draft gains, at which length, under which load.
 
     URL_OR_PAIR is the gRPC address (host:port) of a running server, or an engine pair, for which a
@@ -124,19 +147,41 @@ def command(url_or_pair: str, json_file: Path | None, csv_file: Path | None, **o
       trtspec bench work/pair
       trtspec bench localhost:8001 --num-draft-tokens 0,4 --concurrency 1,4,16 --json run.json
       trtspec bench localhost:8001 --rate 0.5,1,2 --latency-bound 5 --csv run.csv
+      trtspec bench localhost:8001 --against http://localhost:8000/v1 --plots plots --html run.html
       trtspec bench compare before.json after.json
     """
     from trtspec.client.bench.rows import to_csv
 
-    if "-" == str(json_file) == str(csv_file):
-        raise click.UsageError("--json - and --csv - would both be on stdout")
+    texts = {"--json": (json_file, to_json), "--csv": (csv_file, to_csv), "--html": (html_file, _to_html)}
+    on_stdout = [f"{option} -" for option, (file, _) in texts.items() if str(file) == "-"]
+    if len(on_stdout) > 1:
+        raise click.UsageError(f"{' and '.join(on_stdout)} would both be on stdout")
+    if html_file or plots:
+        _check_extra()
     result = _measure(url_or_pair, **options)
-    writes_to_stdout = "-" in (str(json_file), str(csv_file))
-    if not writes_to_stdout:
+    if not on_stdout:
         print_result(result)
-    for file, text in ((json_file, to_json), (csv_file, to_csv)):
+    for file, text in texts.values():
         if file is not None:
             _write(file, text(result))
+    if plots is not None:
+        from trtspec.client.bench.plots import write_pictures
+
+        write_pictures(result, plots)
+
+
+def _check_extra() -> None:
+    """Say before the run, not after it, that there is nothing to draw with."""
+    if missing := [name for name in ("jinja2", "matplotlib") if find_spec(name) is None]:
+        raise ClientError(
+            f"--html, --plots: {', '.join(missing)} not installed; run: pip install 'trtspec[bench]'"
+        )
+
+
+def _to_html(result: BenchResult) -> str:
+    from trtspec.client.bench.html import to_html
+
+    return to_html(result)
 
 
 def to_json(result: BenchResult) -> str:
@@ -155,7 +200,9 @@ def _measure(
     *,
     lengths: tuple[int, ...] | None,
     against: tuple[str, ...],
+    against_model: str | None,
     prompt_set: str,
+    as_chat: bool,
     random_tokens: int | None,
     concurrency: tuple[int, ...] | None,
     rates: tuple[float, ...] | None,
@@ -173,12 +220,13 @@ def _measure(
     pair = pair_at(url_or_pair)
     name = str(pair.path) if pair else url_or_pair
     # A pair's address is known when it is served; what is wrong is said before.
-    targets = [TritonTarget(url_or_pair, name=name), *map(TritonTarget, against)]
+    others = [target_at(url, model=against_model, pair=pair) for url in against]
+    targets = [TritonTarget(url_or_pair, name=name), *others]
     closed = [Load.closed(n) for n in concurrency or (() if rates else (1,))]
     plan = Plan(
         arms=arms_of(targets, _lengths(lengths, pair)),
         loads=(*closed, *map(Load.open, rates or ())),
-        prompts=_prompts(prompt_set, random_tokens, pair, settings["seed"]),
+        prompts=_prompts(prompt_set, as_chat, random_tokens, pair, settings["seed"]),
         settings=Settings(**settings, bound=Bound(ttft_bound, itl_bound, latency_bound)),
         requests=requests,
     )
@@ -196,16 +244,19 @@ def _lengths(lengths: tuple[int, ...] | None, pair: EnginePair | None) -> tuple[
     return lengths
 
 
-def _prompts(name: str, random_tokens: int | None, pair: EnginePair | None, seed: int) -> Prompts:
+def _prompts(
+    name: str, as_chat: bool, random_tokens: int | None, pair: EnginePair | None, seed: int
+) -> Prompts:
     from trtspec.client.bench.plan import Prompts
-    from trtspec.client.bench.prompts import load_prompts
+    from trtspec.client.bench.prompts import as_messages, load_prompts
     from trtspec.client.bench.random_tokens import SMALL_VOCABULARY, random_prompts
 
     if random_tokens is None:
-        return Prompts.of(name, load_prompts(name))
+        found = load_prompts(name)
+        return Prompts.of(f"{name}, as chats", as_messages(found)) if as_chat else Prompts.of(name, found)
     vocabulary = pair.manifest.target.settings.vocab_size if pair else SMALL_VOCABULARY
-    found = random_prompts(RANDOM_PROMPTS, random_tokens, seed=seed, vocabulary=vocabulary)
-    return Prompts.of(f"{RANDOM_PROMPTS} × {random_tokens} random tokens", found, random_tokens=True)
+    ids = random_prompts(RANDOM_PROMPTS, random_tokens, seed=seed, vocabulary=vocabulary)
+    return Prompts.of(f"{RANDOM_PROMPTS} × {random_tokens} random tokens", ids, random_tokens=True)
 
 
 def _about() -> dict[str, str]:
