@@ -8,13 +8,17 @@ BIN := .venv/bin
 export OMP_WAIT_POLICY := PASSIVE
 export KMP_BLOCKTIME := 0
 
-.PHONY: demo test lint install
+.PHONY: demo test browser-test lint install
 
 demo: install
 	$(BIN)/trtspec demo
 
 test: install
 	$(BIN)/python -m pytest
+
+# Opens the HTML reports in headless Chromium, which has to be on the PATH.
+browser-test: install
+	$(BIN)/python -m pytest -m browser tests/test_browser.py
 
 # mypy reads an installed copy: that is what users type-check against.
 lint: install
@@ -28,5 +32,5 @@ install: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[build,local,test]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench,build,local,test]'
 	touch $@

@@ -33,11 +33,12 @@ settings.load_profile("untimed")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the comparison with ModelOpt out where that package is not installed."""
-    if find_spec("modelopt") is None:
-        left_out = [item for item in items if item.get_closest_marker("oracle")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+    """Leave out the comparison with ModelOpt where that is not installed, and Chromium unless asked for."""
+    unwanted = {"oracle"} if find_spec("modelopt") is None else set()
+    unwanted |= {"browser"} - {config.option.markexpr}
+    left_out = [item for item in items if unwanted & {mark.name for mark in item.iter_markers()}]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")
