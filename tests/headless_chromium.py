@@ -20,6 +20,11 @@ QUIET = (
 )
 # Put at the end of a copy of the page: writes down what is seen, once all that it loads is there or is not.
 PROBE = """<script>
+const rows = (node) => {
+  const range = document.createRange();
+  range.selectNodeContents(node.firstChild);
+  return new Set([...range.getClientRects()].map((box) => box.top)).size;
+};
 addEventListener("load", () => {
   const boxes = [...document.querySelectorAll("svg")].map((svg) => svg.getBoundingClientRect());
   const seen = {
@@ -27,6 +32,9 @@ addEventListener("load", () => {
     page_width: document.documentElement.scrollWidth,
     svgs: boxes.map((box) => [box.width, box.height]),
     svg_text: [...document.querySelectorAll("svg text")].map((text) => text.textContent),
+    broken: [...document.querySelectorAll("th, td")]
+      .filter((cell) => /^\\w{1,8}$/.test(cell.innerText) && rows(cell) > 1)
+      .map((cell) => cell.innerText),
     ink: getComputedStyle(document.body).color,
     paper: getComputedStyle(document.body).backgroundColor,
     loaded: performance.getEntriesByType("resource").map((entry) => entry.name),
@@ -46,6 +54,8 @@ class Seen:
     # Width and height of each picture, as it stands there.
     svgs: list[list[float]]
     svg_text: list[str]
+    # Cells of one short word that did not fit into a line.
+    broken: list[str]
     # Of the text and what is behind it.
     ink: str
     paper: str

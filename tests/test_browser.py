@@ -51,6 +51,7 @@ def test_the_page_of_a_benchmark(browser: Browser, tmp_path: Path) -> None:
     assert browser.title_of(page) == "trtspec bench: code"
     assert {"γ=0", "γ=4", "auto", "theirs", "tokens/s in total", "share of answers"} <= set(seen.svg_text)
     assert seen.loaded == []
+    assert seen.broken == []
 
 
 def test_the_page_of_a_benchmark_is_light_by_day_and_dark_by_night(browser: Browser, tmp_path: Path) -> None:
@@ -71,6 +72,7 @@ def test_the_page_of_a_trace(browser: Browser, built_pair: EnginePair, tmp_path:
         assert words in seen.text
     assert seen.page_width <= WIDTH
     assert seen.loaded == []
+    assert seen.broken == []
 
 
 def test_the_page_of_a_verification(browser: Browser, tmp_path: Path) -> None:
@@ -84,4 +86,5 @@ def test_the_page_of_a_verification(browser: Browser, tmp_path: Path) -> None:
         assert words in seen.text
     assert seen.page_width <= WIDTH
     assert seen.loaded == []
+    assert seen.broken == []
     assert browser.title_of(page) == "trtspec verify: defects found"
