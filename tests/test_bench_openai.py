@@ -131,6 +131,14 @@ def test_a_chat_begins_with_its_first_text_not_with_its_role() -> None:
             [b"event: message\r\nid: 1\r\ndata:%b\r\n\r\n" % step.encode() for step in WHOLE[1]], id="\\r\\n"
         ),
         pytest.param(
+            [
+                '{"choices":[{"index":0,"text":"Hello"}],"object":"text_completion"}',
+                '{"choices":[{"finish_reason":"length","index":0,"text":""}],'
+                '"usage":{"completion_tokens":2,"prompt_tokens":3,"total_tokens":5}}',
+            ],
+            id="as transformers serve",
+        ),
+        pytest.param(
             [chunk("Hel", usage=None), chunk("lo", finish="stop"), usage(3, 2)], id="usage null, as vLLM"
         ),
     ],

@@ -1,8 +1,8 @@
 """What an OpenAI-compatible server says in a stream, and how it says that something is wrong.
 
 Servers differ: some begin with a chunk that has a role and no text, some put the usage into a chunk
-without choices, some (ik_llama.cpp) leave out the closing `[DONE]`, and each has a shape of its own for
-errors (vLLM, TGI, trtllm-serve, llama.cpp and FastAPI are read).
+without choices, some (ik_llama.cpp, transformers serve) leave out the closing `[DONE]`, and each has a
+shape of its own for errors (vLLM, TGI, trtllm-serve, llama.cpp and FastAPI are read).
 """
 
 from __future__ import annotations
