@@ -30,6 +30,7 @@ from trtspec.triton_repo.speculation.draft_length import (
 from trtspec.triton_repo.speculation.loop import EngineCallError, Generation
 from trtspec.triton_repo.speculation.output import Delta, Output
 from trtspec.triton_repo.speculation.request import (
+    ADAPTIVE,
     GenerationRequest,
     Limits,
     RequestError,
@@ -342,3 +343,9 @@ def test_without_tokens_to_generate_no_engine_is_asked() -> None:
     assert run(made, request, target=target) == []
     assert not target.calls
     assert made.next_call() is None
+
+
+@pytest.mark.parametrize(("setting", "default"), [("0", 0), ("5", 5), ("auto", ADAPTIVE)])
+def test_a_repository_says_how_far_a_request_speculates_that_does_not_say(setting: str, default: int) -> None:
+    sizes = {"vocab_size": "50", "max_seq_len": "100", "draft_max_seq_len": "90", "max_draft_len": "8"}
+    assert Limits.of(sizes | {"num_draft_tokens": setting}) == Limits(50, 100, 90, 8, default)

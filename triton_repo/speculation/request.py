@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +26,18 @@ class Limits:
     draft_max_seq_len: int
     max_draft_len: int
     default_draft_len: int
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str]) -> Limits:
+        """Read the parameters of the repository's public model."""
+        default = settings["num_draft_tokens"]
+        return cls(
+            vocab_size=int(settings["vocab_size"]),
+            max_seq_len=int(settings["max_seq_len"]),
+            draft_max_seq_len=int(settings["draft_max_seq_len"]),
+            max_draft_len=int(settings["max_draft_len"]),
+            default_draft_len=ADAPTIVE if default == "auto" else int(default),
+        )
 
 
 @dataclass(frozen=True)

@@ -31,13 +31,7 @@ class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         parameters = json.loads(args["model_config"])["parameters"]
         settings = {key: value["string_value"] for key, value in parameters.items()}
-        self._limits = Limits(
-            vocab_size=int(settings["vocab_size"]),
-            max_seq_len=int(settings["max_seq_len"]),
-            draft_max_seq_len=int(settings["draft_max_seq_len"]),
-            max_draft_len=int(settings["max_draft_len"]),
-            default_draft_len=_default_draft_len(settings["num_draft_tokens"]),
-        )
+        self._limits = Limits.of(settings)
         self._eos_ids = tuple(int(i) for i in settings["eos_token_ids"].split(",") if i)
         self._excludes_input = settings["exclude_input_in_output"] == "true"
         folder = Path(__file__).parent.parent / "tokenizer"
@@ -120,7 +114,3 @@ class TritonPythonModel:
             arrival_s=arrival_s,
             streams=inputs.flag("stream"),
         )
-
-
-def _default_draft_len(setting: str) -> int:
-    return ADAPTIVE if setting == "auto" else int(setting)
