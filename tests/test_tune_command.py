@@ -85,8 +85,8 @@ def test_published_figures_are_shown_with_what_is_left_over() -> None:
         (("--alpha", 0.5, "--cost-ratio", -1), "-1.0 is not in the range x>0"),
         (("--alpha", 0.5, "--cost-ratio", 0.1, "--gamma", -1), "-1 is not in the range 0<=x<=32"),
         (("--alpha", 0.5, "--cost-ratio", 0.1, "--gamma", 33), "33 is not in the range 0<=x<=32"),
-        (("a", "b", "--concurrency", "0,2"), "expected numbers from 1 on"),
-        (("a", "b", "--concurrency", "two"), "expected numbers from 1 on"),
+        (("a", "b", "--concurrency", "0,2"), "expected numbers from 1 to 1024"),
+        (("a", "b", "--concurrency", "two"), "expected numbers from 1 to 1024"),
     ],
 )
 def test_wrong_usage_is_told_and_ends_with_2(arguments: tuple[object, ...], message: str) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trtspec.cli.fields import Number
+from trtspec.cli.numbers import Numbers
+from trtspec.cli.pair_or_url import pair_at, served
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,22 +21,14 @@ if TYPE_CHECKING:
     from trtspec.build.tune.fitting import Sample, Setting
     from trtspec.build.tune.prediction import Advice
     from trtspec.client import Client
-    from trtspec.engines.pair import EnginePair
 
 # More than any engine is built for, and few enough to be listed.
 MOST_DRAFT_TOKENS = 32
+MOST_AT_ONCE = 1024
 # Answers of a run at least: at every load the same prompts are asked.
 LEAST_ANSWERS = 16
 # Columns of a table at most.
 WIDEST = 200
-
-
-def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
-    """Read "1,2,8"."""
-    parts = value.split(",")
-    if not all(part.isdecimal() and int(part) for part in parts):
-        raise click.BadParameter(f"found {value!r}, expected numbers from 1 on, as in 1,4,16", ctx, param)
-    return tuple(sorted({int(part) for part in parts}))
 
 
 @click.command("tune")
@@ -70,9 +63,9 @@ def _numbers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[in
 )
 @click.option(
     "--concurrency",
+    type=Numbers(int, low=1, high=MOST_AT_ONCE),
     default="1,2,4,8",
     show_default=True,
-    callback=_numbers,
     help="Requests in flight to look at.",
 )
 @click.option(
@@ -219,10 +212,10 @@ def _measure(
         raise BuildError(f"tune: {len(texts)} prompts, expected at least 2")
     # Few, but from all over the data sets.
     texts = texts[:: max(1, len(texts) // max(LEAST_ANSWERS, *concurrency))]
-    pair = _open(pair_or_url)
+    pair = pair_at(pair_or_url)
     if pair:
         max_draft_tokens = min(max_draft_tokens, pair.manifest.target.settings.max_draft_len)
-    with _served(pair) if pair else nullcontext(pair_or_url) as url, Client(url) as client:
+    with served(pair, "trtspec-tune-") if pair else nullcontext(pair_or_url) as url, Client(url) as client:
         found = run_experiment(
             lambda setting: _ask(client, texts, max_tokens, setting),
             max_draft_tokens,
@@ -259,27 +252,6 @@ def _ask(client: Client, prompts: Sequence[str], max_tokens: int, setting: Setti
         seconds=seconds,
         kept=tuple((speculation.rounds, *speculation.accepted_per_position) for speculation in known),
     )
-
-
-def _open(pair_or_url: str) -> EnginePair | None:
-    folder = Path(pair_or_url)
-    if not folder.exists():
-        return None
-    from trtspec.engines.pair import open_pair
-
-    return open_pair(folder)
-
-
-@contextmanager
-def _served(pair: EnginePair) -> Iterator[str]:
-    """Serve a pair from a temporary repository on free ports; yields the gRPC address."""
-    from trtspec.triton_repo.repository import write_repository
-    from trtspec.triton_repo.server import FREE_PORTS, serve
-
-    with tempfile.TemporaryDirectory(prefix="trtspec-tune-") as folder:
-        repository = write_repository(pair, Path(folder) / "repository")
-        with serve(repository, FREE_PORTS) as server:
-            yield server.grpc_url
 
 
 def _datasets(files: Sequence[Path]) -> dict[str, tuple[str, ...]]:
