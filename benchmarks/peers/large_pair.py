@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pairs import NEVER
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -36,8 +37,6 @@ SHAPE: dict[str, Any] = {
 }
 # With 0.05 the draft agrees with 76 % of the target's greedy choices, with 0.02 with 92 %.
 ADDED = 0.05
-# Peers that have to stop at some token are told this one: its logit is 0, the largest of 32,000 about 4.
-NEVER = 0
 
 
 def write_large_pair(output: Path, tokenizer: Path) -> None:
@@ -60,6 +59,7 @@ def _random_model(layers: int) -> Any:
     torch.manual_seed(0)
     for name, weight in model.named_parameters():
         weight.data = _random(name, weight)
+    # Its logit is 0, where the largest of the others is about 4.
     model.lm_head.weight.data[NEVER] = 0
     return model
 

@@ -15,18 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import click
-from large_pair import NEVER, write_large_pair
 from safetensors import safe_open
 from tokenizers import Tokenizer
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from train_demo_pair import corpus
 
 ROLES = ("target", "draft")
 PROMPT_TOKENS = 64
 # A little into a file, past its licence and imports.
 SKIPPED_CHARACTERS = 1000
 MAX_SEQ_LEN, MAX_DRAFT_LEN = 512, 16
+# Peers that have to stop at some token are told this one, the padding, which no model here says.
+NEVER = 0
 
 _DEMO = Path(str(files("trtspec") / "demo_pair"))
 
@@ -44,6 +42,8 @@ def prepare_checkpoints(pair: str, work: Path) -> Path:
     """Return the folder of Hugging Face checkpoints, target/ and draft/, of `demo` or `large`."""
     if pair == "demo":
         return _DEMO
+    from large_pair import write_large_pair
+
     return _once(work / "checkpoints", lambda folder: write_large_pair(folder, _DEMO / "target"))
 
 
@@ -121,6 +121,9 @@ def prepare_openvino(at: Setting, dtype: str) -> Path:
 
 def prompts(count: int) -> list[list[int]]:
     """Return pieces of the files that the demo pair's training left out, of one length."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from train_demo_pair import corpus
+
     tokenizer: Any = Tokenizer.from_file(str(_DEMO / "target" / "tokenizer.json"))
     _, held_out = corpus()
     pieces = [tokenizer.encode(text[SKIPPED_CHARACTERS:], add_special_tokens=False).ids for text in held_out]
