@@ -15,6 +15,7 @@ those of plain float32 transformers.
 --pair demo: trtspec's demo pair; prompts are 64 tokens of text that its training left out.
 --pair large: 0.43 B parameters of random weights (large_pair.py says how its draft comes to be right).
 The table says what share of the memory bandwidth, measured in the same run, reading the weights takes.
+All systems together hold 18 GB; with less, name some by --only.
 
 --clock processor counts the processor's time in place of the wall's: for a machine that has other work.
 It says nothing about the server, whose processes are not the one that asks.
@@ -142,12 +143,12 @@ def main(
         workers = {system: started(system) for system in chosen}
         memory = started(System("memory", "memory", pairs.as_it_is))
         answers, bandwidth = measure(workers, memory, pairs.prompts(count), lengths, new_tokens)
-        weights = tuple(pairs.weights_per_pass(at.checkpoints / role) for role in pairs.ROLES)
+        target, draft = (pairs.weights_per_pass(at.checkpoints / role) for role in pairs.ROLES)
     expected = next(
         (found for (system, length), found in answers.items() if _is_reference(system, length)), {}
     )
     rows = [
-        report.row(system.name, system.dtype, length, found, expected, weights)
+        report.row(system.name, system.dtype, length, found, expected, (target, draft))
         for (system, length), found in answers.items()
     ]
     if as_json:
