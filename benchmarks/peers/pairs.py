@@ -65,7 +65,7 @@ def prepare_engines(at: Setting, dtype: str) -> Path:
 
 
 def prepare_repository(at: Setting, dtype: str) -> Path:
-    """Return a model repository of the pair, for one answer at a time."""
+    """Return a model repository of the pair, for one answer at a time; anew, since it holds code of ours."""
     from trtspec.build.options import BuildOptions
     from trtspec.build.pair import build
     from trtspec.triton_repo.repository import write_repository
@@ -78,6 +78,7 @@ def prepare_repository(at: Setting, dtype: str) -> Path:
         pair = build(target, draft, folder / "pair", options, cache="none", report=lambda line: None)
         write_repository(pair, folder / "repository")
 
+    shutil.rmtree(at.work / "served", ignore_errors=True)
     return _once(at.work / "served", write) / "repository"
 
 
