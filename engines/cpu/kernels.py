@@ -40,6 +40,9 @@ _MOST_ROWS = 8
 # Rows of a segment that attend together: bounds the scores held, [rows · query heads a key head, T'].
 _ATTENDING = 8
 
+# Python's error model tests every divisor, and a loop with such a test is not vectorised.
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+
 Floats = NDArray[np.float32]
 Float = Any  # one float32
 
@@ -135,7 +138,7 @@ def pack(weight_NK: NDArray[Any]) -> NDArray[Any]:
     return packed
 
 
-@njit(nogil=True, cache=True)
+@njit(**_OPTIONS, cache=True)
 def _fill(weight_NK: NDArray[Any], packed: NDArray[Any]) -> None:
     size, inputs = weight_NK.shape
     for block in range((size + BLOCK - 1) // BLOCK):
@@ -145,7 +148,7 @@ def _fill(weight_NK: NDArray[Any], packed: NDArray[Any]) -> None:
                 packed[at + k * BLOCK] = weight_NK[n, k]
 
 
-@njit(nogil=True, inline="always")
+@njit(**_OPTIONS, inline="always")
 def _lane(n: int, width: int) -> int:
     """Return where output n lies among the 32 of its block; `width` is 2 or 4 bytes."""
     lane = n % BLOCK
@@ -236,7 +239,7 @@ _tile_1, _tile_2, _tile_3, _tile_4, _tile_5, _tile_6, _tile_7, _tile_8 = (
 )
 
 
-@njit(nogil=True)
+@njit(**_OPTIONS)
 def _product(x: Floats, rows: int, size: int, w: NDArray[Any], stride: int, outputs: int, y: Floats) -> None:
     """Set y[:rows, :outputs'] = x[:rows, :size] Wᵀ; blocks of w begin `stride` elements after each other."""
     x_stride, y_stride = x.shape[1], y.shape[1]
@@ -263,7 +266,7 @@ def _product(x: Floats, rows: int, size: int, w: NDArray[Any], stride: int, outp
 
 
 # Sums of one row may be reordered for speed: the order depends on the row's length alone.
-@njit(nogil=True, fastmath={"reassoc", "contract", "nsz"})
+@njit(**_OPTIONS, fastmath={"reassoc", "contract", "nsz"})
 def _sum_of_squares(x: Floats) -> Float:
     total = np.float32(0)
     for i in range(x.size):
@@ -271,7 +274,7 @@ def _sum_of_squares(x: Floats) -> Float:
     return total
 
 
-@njit(nogil=True, fastmath={"reassoc", "contract", "nsz"})
+@njit(**_OPTIONS, fastmath={"reassoc", "contract", "nsz"})
 def _sum(x: Floats) -> Float:
     total = np.float32(0)
     for i in range(x.size):
@@ -279,7 +282,7 @@ def _sum(x: Floats) -> Float:
     return total
 
 
-@njit(nogil=True, fastmath={"nnan", "nsz"})
+@njit(**_OPTIONS, fastmath={"nnan", "nsz"})
 def _largest(x: Floats) -> Float:
     largest = x[0]
     for i in range(x.size):
@@ -287,7 +290,7 @@ def _largest(x: Floats) -> Float:
     return largest
 
 
-@njit(nogil=True, inline="always")
+@njit(**_OPTIONS, inline="always")
 def _exp(x: Float) -> Float:
     """Return eˣ to about 2 units in the last place; a polynomial on ± ln 2 / 2, after Cephes' expf."""
     x = min(max(x, np.float32(-87.0)), np.float32(88.0))
@@ -303,7 +306,7 @@ def _exp(x: Float) -> Float:
     return y * np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)).view(np.float32)
 
 
-@njit(nogil=True)
+@njit(**_OPTIONS)
 def _normalise(x: Floats, weight: Floats, eps: float, y: Floats) -> None:
     """Set y = x / sqrt(mean(x²) + eps) · weight."""
     factor = np.float32(1.0 / np.sqrt(_sum_of_squares(x) / x.size + eps))
@@ -311,7 +314,7 @@ def _normalise(x: Floats, weight: Floats, eps: float, y: Floats) -> None:
         y[i] = x[i] * factor * weight[i]
 
 
-@njit(nogil=True)
+@njit(**_OPTIONS)
 def _round_to_fp8(x: Float) -> Float:
     """Return the nearest value that an e4m3 code has, ties to even; beyond 448 it is 448."""
     x = min(max(x, np.float32(-LARGEST_FP8)), np.float32(LARGEST_FP8))
@@ -322,7 +325,7 @@ def _round_to_fp8(x: Float) -> Float:
     return np.uint32(bits & np.uint32(0xFFF00000)).view(np.float32)
 
 
-@njit(nogil=True)
+@njit(**_OPTIONS)
 def _quantise(x: Floats, rows: int, size: int, static: float, codes: Floats, scales: Floats) -> None:
     """Set codes[r, k] = round(x[r, k] / scales[r])."""
     for row in range(rows):
@@ -336,7 +339,7 @@ def _quantise(x: Floats, rows: int, size: int, static: float, codes: Floats, sca
             codes[row, k] = _round_to_fp8(x[row, k] / scale)
 
 
-@njit(nogil=True)
+@njit(**_OPTIONS)
 def _apply(matrix: Matrix, layer: int, x: Floats, rows: int, size: int, y: Floats) -> None:
     """Set y[:rows] = x[:rows, :size] Wᵀ + b."""
     packed, bias, scale = matrix.packed[layer], matrix.bias[layer], matrix.scale[layer]
@@ -355,7 +358,7 @@ def _apply(matrix: Matrix, layer: int, x: Floats, rows: int, size: int, y: Float
             y[row, n] = y[row, n] * scales[row] * scale[n] + bias[n]
 
 
-@njit(nogil=True)
+@njit(**_OPTIONS)
 def _rotate(head: Floats, cosines: Floats, sines: Floats) -> None:
     """Turn the coordinate pairs (i, i + D / 2) of a head in place."""
     half = cosines.size
@@ -365,7 +368,7 @@ def _rotate(head: Floats, cosines: Floats, sines: Floats) -> None:
         head[i + half] = b * cosines[i] + a * sines[i]
 
 
-@njit(nogil=True)
+@njit(**_OPTIONS)
 def _attend(
     q: Floats,
     first: int,
@@ -414,7 +417,7 @@ def _attend(
                 out[first + row, at + d] = attended[index, d] * inverse
 
 
-@njit(nogil=True)
+@njit(**_OPTIONS)
 def _keep(key: Floats, value: Floats, position: int, keys: Floats, values: Floats, positions: int) -> None:
     """Write one head's key and value [D] of a position into its cache."""
     at = position // BLOCK * key.size * BLOCK + position % BLOCK
@@ -423,7 +426,7 @@ def _keep(key: Floats, value: Floats, position: int, keys: Floats, values: Float
         values[(d // BLOCK * positions + position) * BLOCK + d % BLOCK] = value[d]
 
 
-@njit(nogil=True)
+@njit(**_OPTIONS)
 def _unpack(packed: NDArray[Any], row: int, x: Floats) -> None:
     """Set x to row `row` of a packed matrix."""
     at = row // BLOCK * x.size * BLOCK + _lane(row, packed.itemsize)
@@ -434,7 +437,7 @@ def _unpack(packed: NDArray[Any], row: int, x: Floats) -> None:
             x[k] = packed[at + k * BLOCK]
 
 
-@njit(nogil=True)
+@njit(**_OPTIONS)
 def _attention(
     weights: Weights,
     sizes: Sizes,
@@ -487,7 +490,7 @@ def _attention(
     _apply(weights.output, layer, room.attended, rows, sizes.heads * head_dim, room.update)
 
 
-@njit(nogil=True)
+@njit(**_OPTIONS)
 def _mlp(weights: Weights, layer: int, x: Floats, inner: int, room: Room) -> None:
     """Set room.update to what the MLP adds to x: down(silu(gate x) · up x)."""
     rows = x.shape[0]
@@ -500,20 +503,20 @@ def _mlp(weights: Weights, layer: int, x: Floats, inner: int, room: Room) -> Non
     _apply(weights.down, layer, room.gate, rows, inner, room.update)
 
 
-@njit(nogil=True)
+@njit(**_OPTIONS)
 def _normalise_rows(x: Floats, weight: Floats, eps: float, y: Floats) -> None:
     for row in range(x.shape[0]):
         _normalise(x[row], weight, eps, y[row, : x.shape[1]])
 
 
-@njit(nogil=True)
+@njit(**_OPTIONS)
 def _add(x: Floats, update: Floats) -> None:
     for row in range(x.shape[0]):
         for i in range(x.shape[1]):
             x[row, i] += update[row, i]
 
 
-@njit(nogil=True, cache=True)
+@njit(**_OPTIONS, cache=True)
 def run(
     weights: Weights,
     sizes: Sizes,
