@@ -91,7 +91,7 @@ class Sampler:
                 (or a greedy request) accepts a token that equals the target's own choice.
         """
         if self._params.plain:
-            choices = logits_RV.argmax(-1).tolist()
+            choices: list[int] = logits_RV.numpy().argmax(-1).tolist()
             return choices[: matching_length(draft, choices) + 1]
         scores = self.scores(logits_RV, history, new, draft)
         if draft_logits is None or self._params.greedy:
