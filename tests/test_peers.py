@@ -52,7 +52,7 @@ def test_a_row_has_medians_equal_answers_and_what_was_read(report: Any) -> None:
         1: Answer(ids, 2.0, 5, 15),
         2: Answer([*ids[:-1], 77], 8.0, 6, 18),
     }
-    row = report.row("a", "bfloat16", 3, answers, expected, (10**9, 10**8))
+    row = report.row("a", "bfloat16", 3, answers, expected, (2 * 10**9, 2 * 10**8))
     assert row.tokens_per_s == 10 / 2.0
     assert (row.equal, row.answers) == (2, 3)
     assert row.tokens_per_pass == 10 / 5
@@ -72,7 +72,7 @@ def test_the_table_compares_each_at_its_best_draft_length(report: Any) -> None:
 
     def row(system: str, draft_length: int, seconds: float) -> Any:
         return report.row(
-            system, "float32", draft_length, {0: Answer([1] * 12, seconds, 12, 0)}, {}, (10**9, 0)
+            system, "float32", draft_length, {0: Answer([1] * 12, seconds, 12, 0)}, {}, (4 * 10**9, 0)
         )
 
     rows = [
@@ -89,7 +89,7 @@ def test_the_table_compares_each_at_its_best_draft_length(report: Any) -> None:
         ["3", "4.0", "*", "1.00"],
         ["3", "12.0", "*", "3.00"],
     ]
-    # 12 passes in 4 s, each 4 bytes of 10⁹ weights: 12 of 48 GB/s.
+    # 12 passes in 4 s, each of 4 GB: 12 of 48 GB/s.
     assert lines[1].endswith("25%")
     assert lines[-1] == "trtspec at γ 3 / onnxruntime-genai at γ 3, the best peer: 0.67"
     assert report.summary(rows, 48.0)["best"] == {"transformers": 3, "onnxruntime-genai": 3, "trtspec": 3}

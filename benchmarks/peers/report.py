@@ -37,17 +37,16 @@ def row(
     draft_length: int,
     answers: Mapping[int, Answer],
     expected: Mapping[int, Answer],
-    weights: tuple[int, int],
+    weight_bytes: tuple[int, int],
 ) -> Row:
-    """Return the row of the answers by prompt; `weights`: how many a pass of target and draft reads."""
+    """Return the row of the answers by prompt; `weight_bytes`: what a pass of target and draft reads."""
     seconds = statistics.median(answer.seconds for answer in answers.values())
     tokens = statistics.median(len(answer.ids) for answer in answers.values())
     passes = _mean(answer.target_passes for answer in answers.values())
     drafted = _mean(answer.draft_passes for answer in answers.values())
     read = None
     if passes is not None and drafted is not None:
-        weight_bytes = 2 if dtype == "bfloat16" else 4
-        read = (passes * weights[0] + drafted * weights[1]) * weight_bytes / 1e9 / seconds
+        read = (passes * weight_bytes[0] + drafted * weight_bytes[1]) / 1e9 / seconds
     return Row(
         system=system,
         dtype=dtype,
@@ -106,18 +105,15 @@ def table(rows: Sequence[Row], memory_gb_per_s: float, *, with_share: bool) -> s
 
 
 def _verdicts(rows: Sequence[Row]) -> list[str]:
-    """Return how our engine at its best compares with the best peer of the same dtype."""
-    lines = []
-    for ours in (best(rows, OURS), best(rows, f"{OURS} bf16")):
-        peers = [row for row in rows if not row.system.startswith(OURS)]
-        if ours is None or not peers:
-            continue
-        peer = max(peers, key=lambda row: row.tokens_per_s)
-        lines.append(
-            f"{ours.system} at γ {ours.draft_length} / {peer.system} at γ {peer.draft_length}, "
-            f"the best peer: {ours.tokens_per_s / peer.tokens_per_s:.2f}"
-        )
-    return lines
+    """Return how our engine at its best compares with the best peer, in whatever dtype."""
+    ours, peers = best(rows, OURS), [row for row in rows if not row.system.startswith(OURS)]
+    if ours is None or not peers:
+        return []
+    peer = max(peers, key=lambda row: row.tokens_per_s)
+    return [
+        f"{ours.system} at γ {ours.draft_length} / {peer.system} at γ {peer.draft_length}, "
+        f"the best peer: {ours.tokens_per_s / peer.tokens_per_s:.2f}"
+    ]
 
 
 def hardware() -> str:

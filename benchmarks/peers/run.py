@@ -56,6 +56,7 @@ class System:
     loads: str
     folder: Callable[[pairs.Setting, str], Path]
     dtype: str = "float32"
+    weight_bytes: int = 4  # that a pass reads; trtspec keeps the bfloat16 of the checkpoint
     of_peers: bool = False
     all_cores: bool = False
     only_large: bool = False
@@ -63,12 +64,11 @@ class System:
 
 SYSTEMS = (
     System("transformers", "hugging_face", pairs.as_it_is),
-    System("transformers bf16", "hugging_face", pairs.as_it_is, "bfloat16", only_large=True),
+    System("transformers bf16", "hugging_face", pairs.as_it_is, "bfloat16", 2, only_large=True),
     System("onnxruntime-genai", "onnxruntime", pairs.prepare_onnx, of_peers=True),
     System("openvino-genai", "openvino", pairs.prepare_openvino, of_peers=True),
-    System("trtspec", "trtspec_engine", pairs.prepare_engines),
-    System("trtspec bf16", "trtspec_engine", pairs.prepare_engines, "bfloat16", only_large=True),
-    System("trtspec served", "trtspec_served", pairs.prepare_repository, all_cores=True),
+    System("trtspec", "trtspec_engine", pairs.prepare_engines, weight_bytes=2),
+    System("trtspec served", "trtspec_served", pairs.prepare_repository, weight_bytes=2, all_cores=True),
 )
 # By system and draft length: the answers by prompt.
 Answers = dict[tuple[System, int], dict[int, Answer]]
@@ -150,7 +150,14 @@ def main(
         (found for (system, length), found in answers.items() if _is_reference(system, length)), {}
     )
     rows = [
-        report.row(system.name, system.dtype, length, found, expected, (target, draft))
+        report.row(
+            system.name,
+            system.dtype,
+            length,
+            found,
+            expected,
+            (target * system.weight_bytes, draft * system.weight_bytes),
+        )
         for (system, length), found in answers.items()
     ]
     if as_json:
