@@ -22,6 +22,7 @@ from cpu_checkpoints import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from trtspec.engines.cpu.engine import Engine
@@ -520,3 +521,32 @@ def test_sharded_checkpoints_load_like_whole_ones(folder: Path, engine: Engine, 
         input_ids=PROMPT, max_new_tokens=8, return_generation_logits=True, return_log_probs=True
     )
     assert same(run(Engine(sharded), request), run(Engine(folder), request))
+
+
+@pytest.fixture(scope="module")
+def broken_token(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An engine folder in which one id's embedding is NaN; the head is another matrix."""
+    copy = copy_checkpoint(folder, tmp_path_factory.mktemp("broken") / "engine")
+    tensors = load_file(copy / "model.safetensors")
+    tensors["model.embed_tokens.weight"][40] = float("nan")
+    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
+    return copy
+
+
+def test_a_draft_token_without_finite_numbers_changes_no_token_before_it(
+    folder: Path, broken_token: Path
+) -> None:
+    request = Request(input_ids=[5, 6, 7], max_new_tokens=1, return_log_probs=True)
+    sound = run(Engine(folder), request)
+    broken = run(Engine(broken_token), replace(request, max_new_tokens=2, draft_ids=[40]))
+    assert (broken.ids[:1], (broken.log_probs or [])[:1]) == (sound.ids, sound.log_probs)
+
+
+def test_a_token_without_finite_numbers_does_not_reach_the_next_request(
+    folder: Path, broken_token: Path
+) -> None:
+    engine = Engine(broken_token)
+    run(engine, Request(input_ids=[5, 6, 40], max_new_tokens=1))
+    request = Request(input_ids=[5, 6, 7], max_new_tokens=1, return_log_probs=True)
+    assert run(engine, request) == run(Engine(folder), request)
+    assert engine.reused_rows == 2

@@ -35,6 +35,7 @@ SMALLEST_SCALE = 1.0 / (LARGEST_FP8 * 512.0)
 # Instead of an input scale: it is found for each token as it comes; nothing of the layer is FP8.
 EACH_TOKEN, NOT_FP8 = 0.0, -1.0
 
+_LARGEST_FLOAT = np.finfo(np.float32).max
 _LANES = 16
 _MOST_ROWS = 8
 # Rows of a segment that attend together: bounds the scores held, [rows · query heads a key head, T'].
@@ -290,6 +291,15 @@ def _largest(x: Floats) -> Float:
     return largest
 
 
+@njit(**_OPTIONS)
+def _is_finite(x: Floats) -> bool:
+    others = 0
+    for row in range(x.shape[0]):
+        for i in range(x.shape[1]):
+            others += not abs(x[row, i]) <= _LARGEST_FLOAT
+    return others == 0
+
+
 @njit(**_OPTIONS, inline="always")
 def _exp(x: Float) -> Float:
     """Return eˣ to about 2 units in the last place; a polynomial on ± ln 2 / 2, after Cephes' expf."""
@@ -458,6 +468,8 @@ def _attention(
     for segment in range(segments.slot.size):
         slot = segments.slot[segment]
         first, end = segments.first_row[segment], segments.first_row[segment + 1]
+        # Rows that attend together multiply what they do not see by 0, which leaves NaN what it is.
+        together = _ATTENDING if _is_finite(room.v[first:end]) else 1
         for kv_head in range(sizes.kv_heads):
             keys, values = cache.keys[slot, layer, kv_head], cache.values[slot, layer, kv_head]
             at = kv_head * head_dim
@@ -474,11 +486,11 @@ def _attention(
                     _normalise(key, k_norm, sizes.norm_eps, key)
                 _rotate(key, cosines, sines)
                 _keep(key, room.v[row, at : at + head_dim], positions[row], keys, values, cache.positions)
-            for row in range(first, end, _ATTENDING):
+            for row in range(first, end, together):
                 _attend(
                     room.q,
                     row,
-                    min(_ATTENDING, end - row),
+                    min(together, end - row),
                     positions[row],
                     keys,
                     values,
