@@ -144,6 +144,70 @@ def test_an_engine_runs_where_the_cache_cannot_be_written(tmp_path: Path) -> Non
     assert not file.parent.exists()
 
 
+def compile_product(caches: Path, code: str = "") -> subprocess.Popen[str]:
+    """Start a process that compiles a kernel in `caches` and prints how often it had to."""
+    code = (
+        f"{code}\nimport numpy as np\n"
+        "from trtspec.engines.cpu.compiled import compile_for, kernels\n"
+        "compile_for(kernels.fill, np.zeros((1, 1), np.float32), np.zeros(1, np.float32))\n"
+        "print(sum(kernels.fill.stats.cache_misses.values()), kernels.pack(np.ones((1, 1), np.float32))[0])\n"
+    )
+    environment = os.environ | {"XDG_CACHE_HOME": str(caches)}
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", code],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def output(process: subprocess.Popen[str]) -> str:
+    out, error = process.communicate()
+    assert process.returncode == 0, error
+    return out.strip()
+
+
+def test_of_two_processes_one_compiles_and_the_other_reads(tmp_path: Path) -> None:
+    both = [compile_product(tmp_path) for _ in range(2)]
+    assert sorted(output(process) for process in both) == ["0 1.0", "1 1.0"]
+
+
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+def test_what_was_kept_and_cannot_be_read_is_compiled_anew(ending: str, tmp_path: Path) -> None:
+    output(compile_product(tmp_path))
+    (kept,) = tmp_path.rglob(f"*.{ending}")
+    kept.write_bytes(b"")
+    assert output(compile_product(tmp_path)).endswith("1.0")
+    assert output(compile_product(tmp_path)) == "0 1.0"
+
+
+def test_a_full_disk_keeps_nothing_and_the_engine_runs(tmp_path: Path) -> None:
+    full = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (25_000, 25_000))"
+    source = (FOLDER / "kernels.py").stat().st_size
+    assert source < 25_000
+    assert output(compile_product(tmp_path, full)).endswith("1.0")
+
+
+def test_an_interrupt_while_kernels_are_compiled_is_not_lost(tmp_path: Path) -> None:
+    """LLVM calls back into Python, and what a signal raises there would be ignored."""
+    code = (
+        "import os, signal, threading\n"
+        "from llvmlite.binding import executionengine\n"
+        "read = executionengine.string_at\n"
+        "def interrupted(*arguments):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    threading.Event().wait(0.2)\n"
+        "    return read(*arguments)\n"
+        "executionengine.string_at = interrupted\n"
+    )
+    process = compile_product(tmp_path, code)
+    _, error = process.communicate()
+    assert process.returncode != 0
+    assert "KeyboardInterrupt" in error
+    assert "Exception ignored" not in error
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_weights_of_bfloat16_are_packed_as_halves(dtype: torch.dtype, demo_pair: Path) -> None:
     from trtspec.engines.cpu.weights import Weights

@@ -6,12 +6,17 @@ every repository. So kernels.py is imported from one place for each content, in 
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.util
 import os
 import sys
 import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 _SOURCE = Path(__file__).with_name("kernels.py")
@@ -22,15 +27,16 @@ _temporary: list[tempfile.TemporaryDirectory[str]] = []
 def load(caches: Path) -> Any:
     """Return the module kernels.py, imported from a folder below `caches` that is named by its content.
 
-    Where nothing can be written there, a folder that ends with the process takes its place, and the
-    kernels are compiled anew (some ten seconds) at their first use.
+    Where nothing can be written there, a folder that ends with the process
+    takes its place, and the kernels are compiled anew (half a minute) in every process.
     """
     content = _SOURCE.read_bytes()
     name = f"trtspec_kernels_{hashlib.sha256(content).hexdigest()[:16]}"
     if name not in sys.modules:
         try:
             file = _write(caches.expanduser() / name / _SOURCE.name, content)
-        except (OSError, RuntimeError):  # RuntimeError: a user without a home
+        except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
+            warnings.warn(f"{caches}: {error}; nothing compiled is kept", RuntimeWarning, stacklevel=2)
             _temporary.append(tempfile.TemporaryDirectory(prefix="trtspec-kernels-"))
             file = _write(Path(_temporary[-1].name, _SOURCE.name), content)
         spec = importlib.util.spec_from_file_location(name, file)
@@ -39,8 +45,69 @@ def load(caches: Path) -> Any:
         module = importlib.util.module_from_spec(spec)
         # Before it runs: what numba has kept names the classes in it.
         sys.modules[name] = module
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
     return sys.modules[name]
+
+
+def compile_for(kernel: Any, *arguments: Any) -> None:
+    """Compile a kernel for arguments of these types, or read what another process has compiled.
+
+    One process compiles, the others wait and read: two would take twice as long, and numba may mix up
+    the files of two that end together. What is kept and cannot be read is removed and made anew.
+    """
+    from numba import typeof
+
+    signature = tuple(typeof(argument) for argument in arguments)
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            with _locked(Path(kernel.py_func.__code__.co_filename).parent):
+                _compile(kernel, signature)
+        except BaseException as error:
+            failed.append(error)
+
+    # Signals reach the main thread. While that is in LLVM, llvmlite's callbacks swallow what they raise.
+    thread = Thread(target=work, name="compiler", daemon=True)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _compile(kernel: Any, signature: tuple[Any, ...]) -> None:
+    try:
+        kernel.compile(signature)
+        return
+    except Exception:
+        if signature in kernel.overloads:
+            return  # It could not be kept: a full disk.
+    for file in Path(kernel.stats.cache_path).glob("*.nb[ic]"):
+        with suppress(OSError):
+            file.unlink()
+    try:
+        kernel.compile(signature)
+    except OSError:
+        if signature not in kernel.overloads:
+            raise
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Wait until no other process compiles in this folder; where there are no locks, go on without."""
+    descriptor = None
+    try:
+        with suppress(OSError):
+            descriptor = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _write(file: Path, content: bytes) -> Path:
@@ -48,11 +115,12 @@ def _write(file: Path, content: bytes) -> Path:
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=file.parent):
         pass  # numba must be able to write there
-    if not file.exists() or file.read_bytes() != content:
-        descriptor, part = tempfile.mkstemp(dir=file.parent)
-        with os.fdopen(descriptor, "wb") as handle:
-            handle.write(content)
-        os.replace(part, file)
+    with _locked(file.parent):
+        if not file.exists() or file.read_bytes() != content:
+            descriptor, part = tempfile.mkstemp(dir=file.parent)
+            with os.fdopen(descriptor, "wb") as handle:
+                handle.write(content)
+            os.replace(part, file)
     return file
 
 

@@ -135,12 +135,13 @@ def pack(weight_NK: NDArray[Any]) -> NDArray[Any]:
     The halves of a pair of lanes share one 32-bit word, so that a shift and a mask widen them.
     """
     packed = np.zeros(padded(weight_NK.shape[0]) * weight_NK.shape[1], weight_NK.dtype)
-    _fill(weight_NK, packed)
+    fill(weight_NK, packed)
     return packed
 
 
 @njit(**_OPTIONS, cache=True)
-def _fill(weight_NK: NDArray[Any], packed: NDArray[Any]) -> None:
+def fill(weight_NK: NDArray[Any], packed: NDArray[Any]) -> None:
+    """Set a packed matrix, zero where it is padded, to these weights."""
     size, inputs = weight_NK.shape
     for block in range((size + BLOCK - 1) // BLOCK):
         for n in range(block * BLOCK, min(size, (block + 1) * BLOCK)):

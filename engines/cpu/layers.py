@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .architecture import Architecture
-from .compiled import kernels
+from .compiled import compile_for, kernels
 from .rope import rotation_table
 from .weights import Weights
 
@@ -21,6 +21,8 @@ def load_weights(arch: Architecture, weights: Weights, positions: int) -> kernel
     A checkpoint with a tied head may hold the table once or twice.
     """
     hidden, inner = arch.hidden_size, arch.intermediate_size
+    kind = np.uint16 if weights.narrow else np.float32
+    compile_for(kernels.fill, np.zeros((1, 1), kind), np.zeros(1, kind))
     q_size, kv_size = arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
 
     def projection(part: str, rows: int, columns: int, biased: bool) -> kernels.Matrix:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .architecture import Architecture
-from .compiled import kernels
+from .compiled import compile_for, kernels
 from .layers import load_weights
 from .weights import Weights
 
@@ -48,6 +48,10 @@ class Model:
             np.zeros((*shape, positions * kernels.padded(arch.head_dim)), np.float32),
             positions,
         )
+        # Before the first request, which would have to wait for it.
+        numbers = np.zeros(1, np.int64)
+        segments = kernels.Segments(numbers, numbers, numbers)
+        compile_for(kernels.run, self._weights, self._sizes, self._cache, numbers, segments, numbers)
 
     def copy_prefix(self, source: int, destination: int, length: int) -> None:
         """Copy the first `length` cached positions of one slot to another."""
