@@ -189,6 +189,19 @@ def test_a_full_disk_keeps_nothing_and_the_engine_runs(tmp_path: Path) -> None:
     assert output(compile_product(tmp_path, full)).endswith("1.0")
 
 
+@pytest.mark.parametrize("folder", ["", "kernels"])
+def test_what_others_can_write_is_not_run(folder: str, tmp_path: Path) -> None:
+    package, caches = copied(tmp_path), tmp_path / "caches"
+    file = Path(run_copy(package, caches))
+    (file.parent if folder else file.parents[1]).chmod(0o777)
+    assert caches not in Path(run_copy(package, caches)).parents
+
+
+def test_a_relative_cache_folder_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert run_copy(copied(tmp_path), Path("caches")).startswith(str(tmp_path / "home/.cache"))
+
+
 def test_an_interrupt_while_kernels_are_compiled_is_not_lost(tmp_path: Path) -> None:
     """LLVM calls back into Python, and what a signal raises there would be ignored."""
     code = (

@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import stat
 import sys
 import tempfile
 import warnings
@@ -27,14 +28,14 @@ _temporary: list[tempfile.TemporaryDirectory[str]] = []
 def load(caches: Path) -> Any:
     """Return the module kernels.py, imported from a folder below `caches` that is named by its content.
 
-    Where nothing can be written there, a folder that ends with the process
+    Where nothing can be written there, or others can write too, a folder that ends with the process
     takes its place, and the kernels are compiled anew (half a minute) in every process.
     """
     content = _SOURCE.read_bytes()
     name = f"trtspec_kernels_{hashlib.sha256(content).hexdigest()[:16]}"
     if name not in sys.modules:
         try:
-            file = _write(caches.expanduser() / name / _SOURCE.name, content)
+            file = _write(_private(_private(caches.expanduser()) / name) / _SOURCE.name, content)
         except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
             warnings.warn(f"{caches}: {error}; nothing compiled is kept", RuntimeWarning, stacklevel=2)
             _temporary.append(tempfile.TemporaryDirectory(prefix="trtspec-kernels-"))
@@ -110,9 +111,17 @@ def _locked(folder: Path) -> Iterator[None]:
             os.close(descriptor)
 
 
+def _private(folder: Path) -> Path:
+    """Make the folder, or raise PermissionError: who can write there can run code as this user."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(f"{folder} belongs to uid {found.st_uid}, mode {stat.filemode(found.st_mode)}")
+    return folder
+
+
 def _write(file: Path, content: bytes) -> Path:
     """Make the file hold the content; untouched where it does, since numba goes by its time."""
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=file.parent):
         pass  # numba must be able to write there
     with _locked(file.parent):
@@ -124,7 +133,13 @@ def _write(file: Path, content: bytes) -> Path:
     return file
 
 
+def _caches() -> Path:
+    """Return the user's folder for what can be made again; a relative one is invalid and not followed."""
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (named if named.is_absolute() else Path("~/.cache")) / "trtspec-kernels"
+
+
 if TYPE_CHECKING:
     from . import kernels as kernels
 else:
-    kernels = load(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "trtspec-kernels"))
+    kernels = load(_caches())
