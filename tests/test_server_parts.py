@@ -120,6 +120,11 @@ def test_models_see_neither_proxies_nor_secrets():
     assert {k: v for k, v in inner.items() if k in outer} == {"HOME": "/h", "PATH": "/bin"}
 
 
+def test_models_keep_what_they_compile_where_the_user_said():
+    inner = server_environment(Installation(Path("/t")), "m_", {"XDG_CACHE_HOME": "/caches"})
+    assert inner["XDG_CACHE_HOME"] == "/caches"
+
+
 def test_waiting_threads_of_models_do_not_spin():
     inner = server_environment(Installation(Path("/t")), "m_", {"OMP_WAIT_POLICY": "ACTIVE"})
     assert (inner["OMP_WAIT_POLICY"], inner["KMP_BLOCKTIME"]) == ("PASSIVE", "0")

@@ -10,7 +10,10 @@ from trtspec.triton_repo.server.installation import Installation
 
 # Proxies, tokens and cloud credentials of the shell that started us are no business of a model.
 PASSED = frozenset(
-    {"HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", "PATH"}
+    {
+        *("HOME", "XDG_CACHE_HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR"),
+        *("LD_LIBRARY_PATH", "LD_PRELOAD", "PATH"),
+    }
 )
 PASSED_PREFIXES = (
     *("LC_", "CUDA_", "NVIDIA_", "NCCL_", "OMP_", "MKL_", "KMP_"),
