@@ -170,6 +170,25 @@ def test_what_this_pass_does_not_compute_is_left_to_transformers(change: dict[st
     assert read_architecture(config | change, max_seq_len=128) is None
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"head_dim": 7}, "a head of 7 has no pairs to rotate"),
+        ({"num_attention_heads": 3}, "3 heads cannot share 2 key-value heads"),
+        ({"vocab_size": 0, "num_hidden_layers": -1}, "vocab_size 0, layers -1; expected numbers above 0"),
+        ({"hidden_size": "48", "head_dim": 12}, "hidden_size '48'"),
+        ({"num_attention_heads": 0}, "no head size"),
+        ({"rms_norm_eps": None}, "rms_norm_eps None"),
+    ],
+)
+def test_sizes_that_compiled_code_would_leave_its_memory_with_are_refused(
+    change: dict[str, Any], message: str
+) -> None:
+    config = {"architectures": ["LlamaForCausalLM"], **SIZES} | change
+    with pytest.raises(EngineLoadError, match=message):
+        read_architecture(config, max_seq_len=128)
+
+
 def test_a_shard_that_is_missing_is_named_by_its_tensor(demo_pair: Path, tmp_path: Path) -> None:
     folder = copy_checkpoint(demo_pair / "draft", tmp_path / "draft")
     tensors = load_file(folder / "model.safetensors")

@@ -52,7 +52,7 @@ def read_architecture(config: dict[str, Any], max_seq_len: int) -> Architecture 
         attention_bias = True
     try:
         heads: int = config["num_attention_heads"]
-        return Architecture(
+        architecture = Architecture(
             vocab_size=config["vocab_size"],
             hidden_size=config["hidden_size"],
             intermediate_size=config["intermediate_size"],
@@ -70,6 +70,29 @@ def read_architecture(config: dict[str, Any], max_seq_len: int) -> Architecture 
         )
     except KeyError as missing:
         raise EngineLoadError(f"config.json of a {name} has no {missing}") from None
+    except (TypeError, ZeroDivisionError) as error:
+        raise EngineLoadError(f"config.json of a {name}: no head size ({error})") from None
+    _refuse_sizes(architecture)
+    return architecture
+
+
+def _refuse_sizes(arch: Architecture) -> None:
+    """Compiled code would read and write other memory."""
+    names = ("vocab_size", "hidden_size", "intermediate_size", "layers", "heads", "kv_heads", "head_dim")
+    sizes = {name: getattr(arch, name) for name in names}
+    wrong = [f"{n} {s!r}" for n, s in sizes.items() if type(s) is not int or s < 1]
+    if type(arch.norm_eps) not in (int, float):
+        wrong.append(f"rms_norm_eps {arch.norm_eps!r}")
+    if wrong:
+        raise EngineLoadError(f"config.json: {', '.join(wrong)}; expected numbers above 0")
+    if arch.head_dim % 2:
+        raise EngineLoadError(
+            f"config.json: a head of {arch.head_dim} has no pairs to rotate, expected an even number"
+        )
+    if arch.heads % arch.kv_heads:
+        raise EngineLoadError(
+            f"config.json: {arch.heads} heads cannot share {arch.kv_heads} key-value heads evenly"
+        )
 
 
 def _needs_more(config: dict[str, Any], name: str, max_seq_len: int) -> bool:

@@ -37,7 +37,7 @@ class Model:
         self.vocab_size = arch.vocab_size
         self._max_seq_len = max_seq_len
         self._sizes = kernels.Sizes(
-            arch.heads, arch.kv_heads, arch.head_dim, arch.intermediate_size, arch.norm_eps
+            arch.heads, arch.kv_heads, arch.head_dim, arch.intermediate_size, float(arch.norm_eps)
         )
         self._weights = load_weights(arch, weights, max_seq_len)
         positions = kernels.padded(max_seq_len)
