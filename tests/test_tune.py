@@ -122,6 +122,25 @@ def test_intervals_of_tokens_hold_the_truth_at_the_stated_rate() -> None:
     assert 0.95 - 3 * (0.95 * 0.05 / 300) ** 0.5 <= held / 300 <= 0.999
 
 
+@pytest.mark.parametrize(("acceptance", "spread"), [(0.97, 0.03), (0.04, 0.04), (0.7, 0.2)])
+def test_intervals_of_tokens_of_few_prompts_hold_the_truth(acceptance: float, spread: float) -> None:
+    truth = drawn(acceptance, 20_000, 20, seed=99, spread=spread).tokens_per_target_call(4).value
+    held = 0
+    for seed in range(200):
+        found = drawn(acceptance, 3, 20, seed, spread).tokens_per_target_call(4)
+        held += found.low <= truth <= found.high
+    assert held / 200 >= 0.95 - 3 * (0.95 * 0.05 / 200) ** 0.5
+
+
+@pytest.mark.parametrize("match", [True, False])
+def test_prompts_that_go_alike_do_not_make_the_speed_up_certain(match: bool) -> None:
+    agreement = Agreement("few", ((match,) * 20,) * 3)
+    found = agreement.tokens_per_target_call(4)
+    assert found.value == (5 if match else 1)
+    assert found.low < 1.1 if match else found.high > 4
+    assert not predict(costing(agreement, 0.1), 4).advice.speculate
+
+
 def test_tokens_counted_as_independent_would_promise_too_much() -> None:
     agreement = drawn(0.6, 12, 200, spread=0.4)
     wide = agreement.acceptance

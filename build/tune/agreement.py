@@ -44,19 +44,25 @@ class Agreement:
     def tokens_per_target_call(self, num_draft_tokens: int) -> Estimate:
         """Return E for a γ.
 
-        Where answers are too short for rounds of that length, from α, as if it were the same at
-        every position.
+        The interval is the wider of two: that of the counted rounds, which is too narrow where few prompts
+        happen to go alike, and what the ends of α's make of E. Where answers are too short for rounds of
+        that length, E itself follows from α, as if that were the same at every position.
         """
         if not num_draft_tokens:
             return Estimate(1.0, 1.0, 1.0)
-        rounds, tokens = zip(*(replay(m, num_draft_tokens) for m in self.matches), strict=True)
-        if sum(count > 0 for count in rounds) >= 2:
-            return ratio(tokens, rounds, least=1.0, most=num_draft_tokens + 1.0)
-        found = self.acceptance
+        found, most = self.acceptance, num_draft_tokens + 1.0
         low, value, high = (
             tokens_per_target_call(a, num_draft_tokens) for a in (found.low, found.value, found.high)
         )
-        return Estimate(value, low, high)
+        rounds, tokens = zip(*(replay(m, num_draft_tokens) for m in self.matches), strict=True)
+        if sum(count > 0 for count in rounds) < 2:
+            return Estimate(value, low, high)
+        counted = ratio(tokens, rounds, least=1.0, most=most)
+        return Estimate(
+            counted.value,
+            max(1.0, min(counted.low, counted.value * low / value)),
+            min(most, max(counted.high, counted.value * high / value)),
+        )
 
 
 def pooled(agreements: Sequence[Agreement]) -> Agreement:
