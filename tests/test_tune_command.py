@@ -189,6 +189,53 @@ def test_a_key_is_added_where_there_was_none(tmp_path: Path, before: str) -> Non
     assert after.section("build") == said.section("build")
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("[repo]\nnum_draft_tokens = 3  # as agreed\n", "[repo]\nnum_draft_tokens = 4  # as agreed\n"),
+        ('[repo]\nnum_draft_tokens = "auto" # "as" #2\n', '[repo]\nnum_draft_tokens = 4 # "as" #2\n'),
+        (
+            "[repo]\n# num_draft_tokens = 5 was too slow\n",
+            "[repo]\nnum_draft_tokens = 4\n# num_draft_tokens = 5 was too slow\n",
+        ),
+        ("[repo]\r\n# mine\r\n", "[repo]\r\nnum_draft_tokens = 4\r\n# mine\r\n"),
+        ("[repo]\n# a\u2028b\n", "[repo]\nnum_draft_tokens = 4\n# a\u2028b\n"),
+    ],
+)
+def test_comments_and_ends_of_lines_stay(tmp_path: Path, before: str, after: str) -> None:
+    file = tmp_path / "r.toml"
+    file.write_bytes(before.encode())
+    set_key(file, "repo", "num_draft_tokens", 4)
+    assert file.read_bytes().decode() == after
+
+
+def test_a_link_to_a_recipe_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text("[repo]\n")
+    (tmp_path / "link.toml").symlink_to("r.toml")
+    set_key(tmp_path / "link.toml", "repo", "num_draft_tokens", 4)
+    assert (tmp_path / "link.toml").is_symlink()
+    assert read_recipe(tmp_path / "r.toml").section("repo") == {"num_draft_tokens": 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "message"),
+    [
+        ("r.toml", '["repo"]\n', "is not on a line of its own"),
+        ("none/r.toml", None, "cannot be written: No such file"),
+    ],
+)
+def test_a_recipe_that_cannot_be_written_is_refused_before_anything_is_measured(
+    demo_pair: Path, tmp_path: Path, name: str, before: str | None, message: str
+) -> None:
+    if before is not None:
+        (tmp_path / name).write_text(before)
+    files = set(tmp_path.iterdir())
+    result = run(demo_pair / "target", demo_pair / "draft", "--write", tmp_path / name)
+    assert message in str(result.exception)
+    assert "answers of the target" not in result.stderr
+    assert set(tmp_path.iterdir()) == files
+
+
 def test_a_recipe_is_made_where_there_is_none(tmp_path: Path) -> None:
     set_key(tmp_path / "new.toml", "repo", "num_draft_tokens", 0)
     assert (tmp_path / "new.toml").read_text() == "[repo]\nnum_draft_tokens = 0\n"

@@ -264,11 +264,11 @@ def _datasets(files: Sequence[Path]) -> dict[str, tuple[str, ...]]:
 
 
 def _check_recipe(recipe: Path | None) -> None:
-    """Refuse a recipe that cannot be read before anything is measured for it."""
-    if recipe and recipe.exists():
-        from trtspec.recipe.file import read_recipe
+    """Refuse a recipe that could not be written before anything is measured for it."""
+    if recipe:
+        from trtspec.recipe.edit import set_key
 
-        read_recipe(recipe)
+        set_key(recipe, "repo", "num_draft_tokens", "auto", write=False)
 
 
 def _write(recipe: Path, advice: Advice, origin: str) -> None:

@@ -13,21 +13,27 @@ from typing import Any
 from trtspec.errors import RecipeError
 from trtspec.recipe.file import parse_recipe
 
+# What stands behind the = of a key: a value, which may have # in quotes, and a comment.
+_REST = r"""(?:"[^"]*"|'[^']*'|[^"'#])*?(?P<comment>\s*#.*)?$"""
 
-def set_key(file: Path, section: str, key: str, value: Any, why: Sequence[str] = ()) -> None:
+
+def set_key(
+    file: Path, section: str, key: str, value: Any, why: Sequence[str] = (), *, write: bool = True
+) -> None:
     """Set a key in a recipe, or write a recipe that says only that.
 
-    A line that sets the key, also one that is commented out, is replaced; else one is added at the head
-    of its section.
+    A line that sets the key, also one that is commented out, is replaced, but for a comment behind it;
+    else one is added at the head of its section. Ends of lines stay as they are.
 
     Args:
         why: lines that stand above it as comments; those of an earlier call go.
+        write: False only looks whether the key could be set, and the file written.
 
     Raises:
         RecipeError: the file is no recipe, or says the key in a way that is not one line.
     """
     try:
-        text = file.read_text("utf-8-sig") if file.exists() else ""
+        text = file.read_bytes().decode("utf-8-sig") if file.exists() else ""
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"{file}: cannot be read as UTF-8 text: {error}") from error
     parse_recipe(text, str(file))
@@ -41,38 +47,49 @@ def set_key(file: Path, section: str, key: str, value: Any, why: Sequence[str] =
         raise RecipeError(
             f"{file}: {section}.{key} is not on a line of its own; write {entry!r} there yourself"
         )
-    _replace(file, edited)
+    _replace(file, edited, write)
 
 
 def _edited(text: str, section: str, key: str, entry: list[str]) -> str:
-    lines = text.splitlines()
+    # Not splitlines: comments may hold U+2028 and the like.
+    ending = "\r\n" if "\r\n" in text else "\n"
+    lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+    return ending.join([*_edited_lines(lines, section, key, entry), ""])
+
+
+def _edited_lines(lines: list[str], section: str, key: str, entry: list[str]) -> list[str]:
     head = next((n for n, line in enumerate(lines) if re.match(rf"\s*\[\s*{section}\s*\]", line)), None)
     if head is None:
-        return "\n".join([*lines, *([""] if lines else []), f"[{section}]", *entry]) + "\n"
+        return [*lines, *([""] if lines else []), f"[{section}]", *entry]
     end = next((n for n in range(head + 1, len(lines)) if re.match(r"\s*\[", lines[n])), len(lines))
-    is_key = re.compile(rf"\s*(#\s*)?{key}\s*=")
-    places = [n for n in range(head + 1, end) if is_key.match(lines[n])]
-    # One that counts before one that is commented out.
-    place = min(places, key=lambda n: lines[n].lstrip().startswith("#"), default=None)
-    if place is None:
-        return "\n".join([*lines[: head + 1], *entry, *lines[head + 1 :]]) + "\n"
+    # One that counts before one that is commented out. A comment that says more is somebody's words.
+    value = r"""("[^"]*"|'[^']*'|[^\s"'#]+)\s*"""
+    patterns = (rf"\s*{key}\s*={_REST}", rf"\s*#\s*{key}\s*=\s*{value}$")
+    found = ((n, match) for p in patterns for n in range(head + 1, end) if (match := re.match(p, lines[n])))
+    place, match = next(found, (None, None))
+    if place is None or match is None:
+        return [*lines[: head + 1], *entry, *lines[head + 1 :]]
+    comment = match.groupdict().get("comment") or ""
     start = place
     while start > head + 1 and lines[start - 1].startswith("#: "):
         start -= 1
-    return "\n".join([*lines[:start], *entry, *lines[place + 1 :]]) + "\n"
+    return [*lines[:start], *entry[:-1], entry[-1] + comment, *lines[place + 1 :]]
 
 
-def _replace(file: Path, text: str) -> None:
+def _replace(file: Path, text: str, write: bool) -> None:
     """Write through a temporary sibling, so that whoever reads sees the old file or the new one."""
+    linked = file.resolve()
     try:
         with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=file.absolute().parent, prefix=f".{file.name}.", delete=False
+            "w", encoding="utf-8", newline="", dir=linked.parent, prefix=f".{file.name}.", delete=not write
         ) as sibling:
             sibling.write(text)
+        if not write:
+            return
         if file.exists():
             os.chmod(sibling.name, file.stat().st_mode)
         else:
             os.chmod(sibling.name, 0o644)
-        os.replace(sibling.name, file)
+        os.replace(sibling.name, linked)
     except OSError as error:
         raise RecipeError(f"{file}: cannot be written: {error.strerror}") from error
