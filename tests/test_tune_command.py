@@ -51,6 +51,12 @@ def test_the_formulas_are_shown_for_one_draft_length() -> None:
     assert "│ 4 │" not in result.stdout
 
 
+@pytest.mark.parametrize("length", [0, 1])
+def test_the_best_length_does_not_depend_on_which_one_is_shown(length: int) -> None:
+    every = as_json("--alpha", 0.8, "--cost-ratio", 0.05)
+    assert as_json("--alpha", 0.8, "--cost-ratio", 0.05, "--gamma", length)["best"] == every["best"]
+
+
 def test_a_draft_that_cannot_gain_is_told_so() -> None:
     result = run("--alpha", 0.1, "--cost-ratio", 0.5)
     assert result.exit_code == 0
@@ -81,10 +87,15 @@ def test_published_figures_are_shown_with_what_is_left_over() -> None:
         (("--cost-ratio", 0.5), "--alpha and --cost-ratio belong together"),
         (("--alpha", 1.0, "--cost-ratio", 0.1), "1.0 is not in the range 0<=x<1"),
         (("--alpha", "nan", "--cost-ratio", 0.1), "nan"),
-        (("--alpha", 0.5, "--cost-ratio", 0), "0.0 is not in the range x>0"),
-        (("--alpha", 0.5, "--cost-ratio", -1), "-1.0 is not in the range x>0"),
+        (("--alpha", 0.5, "--cost-ratio", 0), "0.0 is not in the range 0<x<=1000"),
+        (("--alpha", 0.5, "--cost-ratio", -1), "-1.0 is not in the range 0<x<=1000"),
         (("--alpha", 0.5, "--cost-ratio", 0.1, "--gamma", -1), "-1 is not in the range 0<=x<=32"),
         (("--alpha", 0.5, "--cost-ratio", 0.1, "--gamma", 33), "33 is not in the range 0<=x<=32"),
+        (("--alpha", 0.5, "--cost-ratio", "inf"), "inf is not in the range 0<x<=1000"),
+        (("--alpha", 0.5, "--cost-ratio", 0.1, "--write", "r.toml"), "--write: of no use with --alpha"),
+        (("--published", "--gamma", 3), "--gamma: of no use with --published"),
+        (("a", "b", "--gamma", 3, "--points", 5), "--gamma, --points: of no use with TARGET and DRAFT"),
+        (("a", "--device", "cpu"), "--device: of no use with a PAIR or URL"),
         (("a", "b", "--concurrency", "0,2"), "expected numbers from 1 to 1024"),
         (("a", "b", "--concurrency", "two"), "expected numbers from 1 to 1024"),
     ],

@@ -34,11 +34,11 @@ class Outlook:
     acceptance: float
     costs: Costs
     rows: tuple[OutlookRow, ...]
-    best: Best  # of all lengths up to the longest of these
+    best: Best  # of all lengths up to the longest that was to be looked at
 
 
-def outlook(acceptance: float, costs: Costs, lengths: Sequence[int]) -> Outlook:
-    """Return what each draft length gives."""
+def outlook(acceptance: float, costs: Costs, lengths: Sequence[int], longest: int = 0) -> Outlook:
+    """Return what each draft length gives, and the best up to the longest."""
     rows = tuple(
         OutlookRow(
             length,
@@ -49,4 +49,4 @@ def outlook(acceptance: float, costs: Costs, lengths: Sequence[int]) -> Outlook:
         )
         for length in lengths
     )
-    return Outlook(acceptance, costs, rows, best(acceptance, costs, max(lengths)))
+    return Outlook(acceptance, costs, rows, best(acceptance, costs, max(longest, *lengths)))

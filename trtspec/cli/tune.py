@@ -27,8 +27,19 @@ MOST_DRAFT_TOKENS = 32
 MOST_AT_ONCE = 1024
 # Answers of a run at least: at every load the same prompts are asked.
 LEAST_ANSWERS = 16
+# Target steps that a draft step, a token or a round may be said to cost.
+DEAREST = 1000
 # Columns of a table at most.
 WIDEST = 200
+
+_ASKING = frozenset({"what", "prompts", "max_draft_tokens", "concurrency", "max_tokens", "write"})
+# What each way to use the command reads, beside --json.
+READ = {
+    "--published": frozenset({"published"}),
+    "--alpha": frozenset({"alpha", "cost_ratio", "verify_cost", "round_cost", "gamma", "max_draft_tokens"}),
+    "TARGET and DRAFT": _ASKING | {"device", "round_overhead_ms"},
+    "a PAIR or URL": _ASKING | {"points"},
+}
 
 
 @click.command("tune")
@@ -39,9 +50,13 @@ WIDEST = 200
     type=Number(min=0, max=1, max_open=True),
     help="α, the chance that a draft token is kept; shows what follows from it and --cost-ratio.",
 )
-@click.option("--cost-ratio", type=Number(min=0, min_open=True), help="c: draft step / target step.")
-@click.option("--verify-cost", type=Number(min=0), default=0.0, help="v: a verified token / target step.")
-@click.option("--round-cost", type=Number(min=0), default=0.0, help="o: the rest of a round / target step.")
+@click.option("--cost-ratio", type=Number(0, DEAREST, min_open=True), help="c: draft step / target step.")
+@click.option(
+    "--verify-cost", type=Number(0, DEAREST), default=0.0, help="v: a verified token / target step."
+)
+@click.option(
+    "--round-cost", type=Number(0, DEAREST), default=0.0, help="o: the rest of a round / target step."
+)
 @click.option(
     "--gamma",
     type=click.IntRange(0, MOST_DRAFT_TOKENS),
@@ -80,7 +95,7 @@ WIDEST = 200
 )
 @click.option(
     "--round-overhead-ms",
-    type=Number(min=0),
+    type=Number(0, 1000 * DEAREST),
     default=0.0,
     help="What serving adds to a round beside the models, for a prediction.",
 )
@@ -126,19 +141,36 @@ def command(
         raise click.UsageError(
             "give TARGET and DRAFT, a PAIR, a URL, --alpha with --cost-ratio, or --published"
         )
+    if theory and (alpha is None or cost_ratio is None):
+        raise click.UsageError("--alpha and --cost-ratio belong together")
+    way = "--published" if published else "--alpha" if theory else "a PAIR or URL"
+    _refuse_unread("TARGET and DRAFT" if len(what) == 2 else way)
     if published:
         from trtspec.build.tune.published import TABLES, published_as_json
         from trtspec.build.tune.tables import published_tables
 
         _show(as_json, published_as_json(TABLES), published_tables(TABLES))
-    elif theory:
-        if alpha is None or cost_ratio is None:
-            raise click.UsageError("--alpha and --cost-ratio belong together")
+    elif alpha is not None and cost_ratio is not None:
         _theory(alpha, cost_ratio, as_json, **options)
     elif len(what) == 2:
         _predict(Path(what[0]), Path(what[1]), as_json, **options)
     else:
         _measure(what[0], as_json, **options)
+
+
+def _refuse_unread(way: str) -> None:
+    """Refuse options that would be passed over."""
+    context = click.get_current_context()
+    given = click.core.ParameterSource.COMMANDLINE
+    unread = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name
+        and parameter.name not in READ[way] | {"as_json"}
+        and context.get_parameter_source(parameter.name) is given
+    ]
+    if unread:
+        raise click.UsageError(f"{', '.join(unread)}: of no use with {way}")
 
 
 def _theory(
@@ -157,7 +189,7 @@ def _theory(
     from trtspec.theory import Costs
 
     lengths = range(max_draft_tokens + 1) if gamma is None else (gamma,)
-    found = outlook(alpha, Costs(cost_ratio, verify_cost, round_cost), lengths)
+    found = outlook(alpha, Costs(cost_ratio, verify_cost, round_cost), lengths, max_draft_tokens)
     _show(as_json, asdict(found), outlook_tables(found))
 
 
