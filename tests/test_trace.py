@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trtspec.cli import trtspec
 from trtspec.engines.pair import EnginePair
-from trtspec.errors import EngineError
+from trtspec.errors import EngineError, TrtspecError
 from trtspec.triton_repo.trace import Drafted, Trace, trace
 from trtspec.triton_repo.trace.picture import LOOKS, lines, page, shown, summary, tokens
 
@@ -149,6 +149,36 @@ def test_the_command_prints_json_and_writes_a_page(built_pair: EnginePair, tmp_p
     assert Drafted(**written["rounds"][0]["drafted"][0]).verdict in ("accepted", "rejected")
     assert html.read_text("utf-8").startswith("<!DOCTYPE html>")
     assert np.isclose(written["accepted"] + sum(r["added"] is not None for r in written["rounds"]), 8, atol=1)
+
+
+def test_a_dash_reads_the_prompt_from_stdin(built_pair: EnginePair) -> None:
+    arguments = ["trace", "-", "--pair", str(built_pair.path), "--max-tokens", "4", "--json"]
+    done = CliRunner().invoke(trtspec, arguments, input="größe = (\n")
+    assert json.loads(done.stdout)["prompt"] == "größe = (\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("a\udcff",), "PROMPT: found byte 0xff at offset 1, expected UTF-8 text"),
+        (("a", "--html", "none/trace.html"), "none/trace.html: cannot be written: "),
+        (("a", "--html", "/proc/trace.html"), "/proc/trace.html: cannot be written: No such file"),
+    ],
+)
+def test_what_cannot_be_read_or_written_is_one_line(
+    built_pair: EnginePair, arguments: tuple[str, ...], message: str
+) -> None:
+    done = CliRunner().invoke(
+        trtspec, ["trace", "--pair", str(built_pair.path), "--max-tokens", "4", *arguments]
+    )
+    assert isinstance(done.exception, TrtspecError)
+    assert message in str(done.exception)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_a_seed_that_no_engine_takes_is_wrong_usage(built_pair: EnginePair, seed: int) -> None:
+    arguments = ["trace", PROMPT, "--pair", str(built_pair.path), "--seed", str(seed)]
+    assert CliRunner().invoke(trtspec, arguments).exit_code == 2
 
 
 def test_the_command_needs_a_pair() -> None:

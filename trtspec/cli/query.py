@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trtspec.cli.fields import Number
+from trtspec.cli.prompt_text import prompt_text
 
 if TYPE_CHECKING:
     from trtspec.client import Generation, Stream
@@ -79,7 +80,7 @@ def command(
         options["temperature"] = temperature
     if seed is not None:
         options["seed"] = seed
-    text = _read_stdin() if prompt == "-" else prompt
+    text = prompt_text(prompt)
     with Client(url, model=model, timeout_s=timeout) as client, client.stream(text, **options) as stream:
         try:
             _print_json(stream.result) if as_json else _print_deltas(stream)
@@ -95,19 +96,6 @@ def _finite(seconds: float) -> float:
     if not math.isfinite(seconds):
         raise click.BadParameter(f"{seconds} is no number of seconds; give a large one for no limit")
     return seconds
-
-
-def _read_stdin() -> str:
-    from trtspec.client import InvalidArgument
-
-    data = sys.stdin.buffer.read()
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise InvalidArgument(
-            f"stdin: found byte 0x{data[error.start]:02x} at offset {error.start}, expected UTF-8 text; "
-            "convert it first, for example with iconv"
-        ) from None
 
 
 def _print_deltas(stream: Stream) -> None:

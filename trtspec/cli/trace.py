@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from trtspec.cli.prompt_text import prompt_text
+
 
 @click.command()
 @click.argument("prompt")
@@ -22,7 +24,7 @@ import click
 @click.option("--temperature", type=float, help="Draw at random; greedy when left out.")
 @click.option("--top-k", type=int)
 @click.option("--top-p", type=float)
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True)
 @click.option(
     "--use-draft-logits",
     is_flag=True,
@@ -49,6 +51,8 @@ def command(
 ) -> None:
     """Show speculation at work: a line for every round, with what was drafted and what was kept.
 
+    PROMPT is the text, or - to read it from stdin, byte for byte.
+
     \b
     Example:
       trtspec trace "def main(" --pair work/pair --num-draft-tokens 4
@@ -57,12 +61,15 @@ def command(
     from rich.console import Console
 
     from trtspec.engines.pair import open_pair
+    from trtspec.errors import RepositoryError
     from trtspec.triton_repo.trace.picture import legend, lines, page, summary
     from trtspec.triton_repo.trace.record import trace
 
+    if html is not None and not html.absolute().parent.is_dir():
+        raise RepositoryError(f"{html}: cannot be written: {html.absolute().parent} is no folder")
     found = trace(
         open_pair(folder),
-        prompt,
+        prompt_text(prompt),
         max_tokens=max_tokens,
         num_draft_tokens=num_draft_tokens,
         temperature=temperature,
@@ -72,7 +79,10 @@ def command(
         use_draft_logits=use_draft_logits,
     )
     if html is not None:
-        html.write_text(page(found), "utf-8")
+        try:
+            html.write_text(page(found), "utf-8")
+        except OSError as error:
+            raise RepositoryError(f"{html}: cannot be written: {error.strerror}") from error
     if as_json:
         click.echo(json.dumps(found.as_json(), ensure_ascii=False))
         return
