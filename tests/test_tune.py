@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from trtspec.build.tune.agreement import Agreement, pooled, replay
 from trtspec.build.tune.huggingface_model import HuggingFaceModel
@@ -378,6 +380,19 @@ def test_a_pair_is_measured_from_its_checkpoints(demo_pair: Path) -> None:
     assert len(agreement.matches) == 3
     assert found.target[1].rows == (1, 2, 3)
     assert found.draft_step_s[1] > 0
+
+
+def test_a_draft_that_computes_nan_is_refused_rather_than_found_to_agree_with_nobody(
+    demo_pair: Path, tmp_path: Path
+) -> None:
+    draft = shutil.copytree(demo_pair / "draft", tmp_path / "draft")
+    weights = load_file(draft / "model.safetensors")
+    weights["model.norm.weight"] = weights["model.norm.weight"] * float("nan")
+    (draft / "model.safetensors").unlink()
+    save_file(weights, draft / "model.safetensors")
+    options = TuneOptions(max_draft_tokens=2, concurrency=(1,), max_tokens=6)
+    with pytest.raises(CheckpointError, match=r"draft: its logits are NaN or Inf; the checkpoint is damaged"):
+        measure_pair(demo_pair / "target", draft, {"code": PROMPTS}, options, report=quiet)
 
 
 def test_a_pair_that_does_not_fit_is_refused_by_the_check(demo_pair: Path, tmp_path: Path) -> None:

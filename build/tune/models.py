@@ -9,7 +9,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from trtspec.engines.cpu.engine import Engine
+from trtspec.engines.cpu.errors import EngineLoadError
 from trtspec.engines.cpu.request import Request
 
 
@@ -53,14 +56,28 @@ class EngineModel:
     Args:
         folder: as `write_engine` leaves it.
         end_ids: the tokens that end an answer.
+
+    Raises:
+        EngineLoadError: it cannot be run, or computes nothing but NaN.
     """
 
     def __init__(
         self, folder: Path, end_ids: Sequence[int], *, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._engine = Engine(folder)
+        self._refuse_nan()
         self._ends = tuple((i,) for i in end_ids)
         self._clock = clock
+
+    def _refuse_nan(self) -> None:
+        """Find weights that are NaN, with which a model agrees with nobody."""
+        asked = Request(input_ids=[0], max_new_tokens=1, return_generation_logits=True)
+        for chunk in self._engine.generate(asked):
+            known_TV = chunk.logits[:, : self._engine.limits.known_ids] if chunk.logits is not None else None
+            if known_TV is not None and not np.isfinite(known_TV).all():
+                raise EngineLoadError(
+                    "its logits are NaN or Inf; the checkpoint is damaged or diverged in training"
+                )
 
     def answer(self, prompt_ids: Sequence[int], max_tokens: int) -> list[int]:
         request = Request(input_ids=prompt_ids, max_new_tokens=max_tokens, stop_words=self._ends)
