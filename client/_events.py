@@ -69,10 +69,11 @@ def read_json(data: bytes) -> tuple[dict[str, NDArray[Any]], str]:
 def error_of(body: bytes) -> str:
     """Return what the body of a failed response says, which may be JSON, an event or a proxy's page."""
     data = next(EventParser().feed(body + b"\n\n"), body)
+    text = body[:200].decode(errors="replace")
     try:
-        return read_json(data)[1] or body[:200].decode(errors="replace")
+        return read_json(data)[1] or text
     except ValueError:
-        return body[:200].decode(errors="replace").strip()
+        return " ".join(re.sub("<[^>]*>", " ", text).split())
 
 
 def _to_json(value: Any) -> Any:

@@ -347,7 +347,8 @@ def test_what_is_no_event_of_tritons_is_a_value_error(event: str) -> None:
     [
         (b'{"error": "no"}', "no"),
         (b'data: {"error": "no"}\n\n', "no"),
-        (b"<html>502 Bad Gateway</html>", "<html>502 Bad Gateway</html>"),
+        (b"<html>502 Bad Gateway</html>", "502 Bad Gateway"),
+        (b"<h1>Error</h1>\n  <p>Error code: 404</p>\n", "Error Error code: 404"),
         (b"", ""),
         (b"\xff", "\ufffd"),
     ],
