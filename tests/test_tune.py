@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from trtspec.build.tune.models import EngineModel, write_engine
 from trtspec.build.tune.pass_time import PassTime, pass_time, unrest
 from trtspec.build.tune.prediction import predict
 from trtspec.build.tune.published import LEVIATHAN, TABLES
+from trtspec.build.tune.tables import prediction_tables
 from trtspec.errors import BuildError, CheckpointError, PairError
 from trtspec.theory import Costs, break_even_acceptance, speed_up, tokens_per_target_call
 
@@ -203,6 +205,19 @@ def test_a_good_and_cheap_draft_is_recommended() -> None:
     assert advice.speculate
     assert advice.num_draft_tokens in (5, 6, 7)  # the formula is flat there: 2.46, 2.47, 2.45
     assert advice.reason.startswith(f"speculate: γ = {advice.num_draft_tokens} gives 2.4")
+
+
+def test_what_serving_may_add_before_the_gain_is_gone_is_told() -> None:
+    measured = costing(drawn(0.8, 100, 100), 0.05)
+    shown = "".join(
+        part for part in prediction_tables(measured, predict(measured, 8)) if isinstance(part, str)
+    )
+    spare_s = [float(found) / 1000 for found in re.findall(r"([\d.]+) ms \(γ = \d at", shown)]
+    assert len(spare_s) == len(LOADS)
+    kept = predict(measured, 8, round_overhead_s=0.95 * spare_s[0])
+    assert kept.advice.speculate
+    assert not any("without what" in str(part) for part in prediction_tables(measured, kept))
+    assert not predict(measured, 8, round_overhead_s=1.5 * spare_s[0]).advice.speculate
 
 
 def test_a_bad_draft_is_not_recommended_and_the_number_that_decides_is_told() -> None:

@@ -83,7 +83,23 @@ def prediction_tables(measured: Measured, found: Prediction) -> Iterator[Table |
     yield _table("What a pass takes, in ms, by the tokens that each sequence gets", heads, timed)
     if measured.unrest > UNQUIET:
         yield f"passes took {measured.unrest:.0%} longer than their shortest: the machine is not quiet"
+    yield from _without_serving(measured, found.advice)
     yield from _advice("Predicted speed-up over γ = 0", found.points, found.advice)
+
+
+def _without_serving(measured: Measured, advice: Advice) -> Iterator[str]:
+    """Yield how much serving may add to a round, where nothing was said of it."""
+    spare = []
+    for load in advice.loads:
+        if load.recommended and not load.costs.round:
+            tokens, gain = load.best.tokens_per_target_call, load.best.speed_up
+            spare_s = (tokens.low - tokens.value / gain.value) * measured.target[load.concurrency].at(1)
+            spare.append(f"{1000 * spare_s:.2f} ms (γ = {load.recommended} at {load.concurrency} in flight)")
+    if spare:
+        yield (
+            "without what serving adds to a round (--round-overhead-ms), which may be up to "
+            f"{', '.join(spare)} before the gain is in doubt"
+        )
 
 
 def experiment_tables(found: Experiment) -> Iterator[Table | str]:
