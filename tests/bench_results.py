@@ -14,12 +14,23 @@ from trtspec.client.bench.run import bench_async
 PROMPTS = tuple(f"prompt {n}" for n in range(12))
 
 
-def noisy(seed: int, *, slower: float = 1.0, accepted: int = 3, noise: float = 0.03) -> Script:
-    """Answers whose times vary by some percent; γ > 0 is faster, and `slower` says by how much less."""
+def noisy(
+    seed: int, *, slower: float = 1.0, accepted: int = 3, noise: float = 0.03, between_passes: float = 0.0
+) -> Script:
+    """Answers whose times vary by some percent; γ > 0 is faster, and `slower` says by how much less.
+
+    Each pass over the prompts may be faster or slower as a whole, by the factor exp(`between_passes`).
+    """
     rng = random.Random(seed)
+    asked = 0
+    machine = 1.0
 
     def script(prompt: object, num_draft_tokens: int | None) -> Scripted:
-        factor = rng.lognormvariate(0.0, noise) * (1 + PROMPTS.index(str(prompt)) % 5 / 10)
+        nonlocal asked, machine
+        if asked % len(PROMPTS) == 0 and between_passes:
+            machine = rng.lognormvariate(0.0, between_passes)
+        asked += 1
+        factor = machine * rng.lognormvariate(0.0, noise) * (1 + PROMPTS.index(str(prompt)) % 5 / 10)
         times = ServerTimes(1, 1, 1, 10**8, engine_ns=8 * 10**7)
         if not num_draft_tokens:
             return Scripted([(0.05 * factor, 1)] + [(0.1 * factor, 5)] * 8, ending={"server": times})

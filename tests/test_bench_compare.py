@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from bench_results import PROMPTS, noisy, result_of
@@ -39,6 +40,21 @@ def test_runs_that_differ_by_chance_are_called_different_as_rarely_as_said(
     alarms = sum(any(one.verdict != "no difference" for one in run.differences) for run in by_chance)
     # 1 is expected of 20, each with 12 tests; 5 or more come once in 400.
     assert alarms <= 4
+
+
+def test_a_machine_that_is_faster_in_some_blocks_is_no_difference_between_runs() -> None:
+    """All prompts of a block are hit alike, so that they are no witnesses independent of each other."""
+    runs = [result_of(noisy(seed, between_passes=0.3), blocks=6) for seed in range(21)]
+    found = [compare(before, after, tolerance=0.0) for before, after in pairwise(runs)]
+    alarms = sum(any(one.verdict != "no difference" for one in run.differences) for run in found)
+    assert alarms <= 4  # as above
+
+
+def test_of_one_block_nothing_is_called(before: BenchResult) -> None:
+    after = result_of(noisy(2, slower=1.2), blocks=1)
+    found = compare(before, after)
+    assert set(verdicts(found).values()) == {"no difference"}
+    assert any(note.startswith("1 block in one of them") for note in found.notes)
 
 
 def test_a_slower_draft_is_found_and_the_arm_without_one_is_not_blamed(before: BenchResult) -> None:

@@ -1,7 +1,9 @@
 """Two results of the same benchmark: which differences are real.
 
 What is compared is paired by prompt: the median over blocks of each prompt's trials, B / A, and the
-median of that over prompts. Totals are counted once a block, and blocks of two runs have nothing in
+median of that over prompts. What the machine does during a block hits all its prompts alike, so that
+prompts alone would call two runs of the same different: the blocks must differ too, and of the two
+p-values the larger counts. Totals are counted once a block, and blocks of two runs have nothing in
 common: their medians are divided. `speed_up` is total tokens/s over that of the first arm of the same
 run and block, and so keeps out how fast the machine was on the day.
 """
@@ -17,12 +19,16 @@ from typing import Any, Literal
 from trtspec.client._errors import InvalidArgument
 from trtspec.client.bench.result import BenchResult, Estimate, Trial
 from trtspec.client.bench.statistics import Bootstrap, estimate, holm, signed_rank_p, welch_p
-from trtspec.client.bench.summary import PER_REQUEST, by_prompt, total_tokens_per_s
+from trtspec.client.bench.summary import PER_REQUEST, by_block, by_prompt, total_tokens_per_s
 
 Verdict = Literal["better", "worse", "no difference"]
+# Over prompts and blocks, or over blocks alone.
+Test = Literal["signed rank and Welch", "Welch"]
 
 # Below that many no test of theirs is left of 50 of them.
 FEW_PROMPTS = 11
+# Below that many a block that is an exception hides almost anything.
+FEW_BLOCKS = 6
 _MORE_IS_BETTER = {"tokens_per_s", "tokens_per_s_per_request", "speed_up", "tokens_per_target_call"}
 
 
@@ -34,7 +40,7 @@ class Difference:
     load: str
     metric: str
     ratio: Estimate
-    test: Literal["signed rank", "Welch"]
+    test: Test
     units: int
     """Prompts that both have, or blocks of the run that has fewer."""
     p_value: float
@@ -112,8 +118,10 @@ def _pairs(a: BenchResult, b: BenchResult, arm: str, load: str, confidence: floa
         if not ratios:
             continue
         ratio = Bootstrap(len(ratios), confidence=confidence, seed=0).median(ratios)
-        p_value = signed_rank_p([math.log(one) for one in ratios])
-        yield _difference(metric, ratio, "signed rank", len(ratios), p_value)
+        usual = {prompt: math.sqrt(of_a[prompt] * of_b[prompt]) for prompt in _over(of_b, of_a)}
+        blocks = (by_block(result.trials_of(arm, load), number, usual) for result in (a, b))
+        p_value = max(signed_rank_p([math.log(one) for one in ratios]), welch_p(*blocks))
+        yield _difference(metric, ratio, "signed rank and Welch", len(ratios), p_value)
 
 
 def _unpaired(
@@ -134,9 +142,7 @@ def ratio_of_medians(a: list[float], b: list[float], confidence: float) -> Estim
     return estimate(median(b) / median(a), drawn_b / drawn_a, confidence)
 
 
-def _difference(
-    metric: str, ratio: Estimate, test: Literal["signed rank", "Welch"], units: int, p_value: float
-) -> Difference:
+def _difference(metric: str, ratio: Estimate, test: Test, units: int, p_value: float) -> Difference:
     return Difference("", "", metric, ratio, test, units, p_value, p_value, "no difference")
 
 
@@ -197,4 +203,9 @@ def _notes(a: BenchResult, b: BenchResult) -> Iterator[str]:
             f"{prompts} prompts: the signed-rank test has no p-value below {2.0 ** (1 - prompts):.2g}, which "
             "many comparisons hide; ask more prompts"
         )
+    blocks = min(result.settings.blocks for result in (a, b))
+    if blocks < 2:
+        yield f"{blocks} block in one of them: how much blocks differ is unknown, nothing is called"
+    elif blocks < FEW_BLOCKS:
+        yield f"{blocks} blocks in one of them: a difference must be large to be called; ask for more blocks"
     yield "times also tell how fast the machine was in either run; speed_up does not"

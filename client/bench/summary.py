@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -69,6 +69,16 @@ def by_prompt(trials: Sequence[Trial], number: Number) -> dict[int, float]:
         if value is not None:
             values.setdefault(trial.prompt, []).append(value)
     return {prompt: median(found) for prompt, found in values.items()}
+
+
+def by_block(trials: Sequence[Trial], number: Number, usual: Mapping[int, float]) -> list[float]:
+    """Return for each block how much larger its numbers are than is usual for their prompts, in the median."""
+    values: dict[int, list[float]] = {}
+    for trial in trials:
+        value = number(trial) if trial.ok and trial.prompt in usual else None
+        if value is not None and value > 0:
+            values.setdefault(trial.block, []).append(value / usual[trial.prompt])
+    return [median(found) for found in values.values()]
 
 
 def total_tokens_per_s(trials: Sequence[Trial], segments: Sequence[Segment]) -> dict[int, float]:
