@@ -80,6 +80,34 @@ def test_acceptance_that_collapsed_is_a_regression(before: BenchResult) -> None:
     assert "tokens_per_target_call" in {one.metric for one in found.regressions}
 
 
+def failing(result: BenchResult, share: float, arm: str = "γ=4") -> BenchResult:
+    """A result of which that share of an arm's requests failed."""
+    mine = [trial for trial in result.trials if trial.arm == arm]
+    gone = {id(trial) for trial in mine[: round(share * len(mine))]}
+    trials = tuple(replace(one, error="busy") if id(one) in gone else one for one in result.trials)
+    return replace(result, trials=trials)
+
+
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_requests_that_fail_in_the_second_run_are_a_regression(before: BenchResult, share: float) -> None:
+    found = compare(before, failing(before, share))
+    assert verdicts(found)["γ=4", "answered_share"] == "worse"
+    assert ("γ=0", "answered_share") not in verdicts(found)
+    assert any(note.startswith("0 requests failed in the first result") for note in found.notes)
+    back = verdicts(compare(failing(before, 0.3), before))
+    assert back["γ=4", "answered_share"] == "better"
+
+
+def test_a_first_run_without_answers_is_nothing_to_compare_with(before: BenchResult) -> None:
+    with pytest.raises(InvalidArgument, match=r"^γ=4, 1 at a time: found no answers in the first result"):
+        compare(failing(before, 1.0), before)
+
+
+def test_a_few_more_failures_among_many_are_no_difference(before: BenchResult) -> None:
+    found = compare(failing(before, 0.3), failing(before, 0.33))
+    assert verdicts(found)["γ=4", "answered_share"] == "no difference"
+
+
 def test_a_difference_below_the_tolerance_is_not_called(before: BenchResult) -> None:
     after = result_of(noisy(2, slower=1.2), blocks=6)
     assert compare(before, after, tolerance=0.3).regressions == ()

@@ -171,6 +171,13 @@ def test_what_is_exactly_equal_or_constant_needs_no_test() -> None:
     assert welch_p([2.0], [3.0, 4.0]) == 1.0
 
 
+def test_zeros_hide_no_difference() -> None:
+    """They have no logarithm, and a p-value that is no number would confuse Holm's order."""
+    assert welch_p([10.0, 11.0, 10.5], [0.0, 0.0, 0.1]) < 0.01
+    assert welch_p([0.0, 0.0], [0.0, 0.0]) == 1
+    assert welch_p([10.0, 10.0], [0.0, 0.0]) == 0
+
+
 def test_definitions_are_the_theorys_words() -> None:
     assert definitions("r", "E") == {
         "r": 'accepted / proposed draft tokens; what most tools print as "acceptance rate"',

@@ -16,20 +16,28 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any, Literal
 
+import numpy as np
+
 from trtspec.client._errors import InvalidArgument
 from trtspec.client.bench.result import BenchResult, Estimate, Trial
-from trtspec.client.bench.statistics import Bootstrap, estimate, holm, signed_rank_p, welch_p
+from trtspec.client.bench.statistics import Bootstrap, estimate, fisher_p, holm, signed_rank_p, welch_p
 from trtspec.client.bench.summary import PER_REQUEST, by_block, by_prompt, total_tokens_per_s
 
 Verdict = Literal["better", "worse", "no difference"]
-# Over prompts and blocks, or over blocks alone.
-Test = Literal["signed rank and Welch", "Welch"]
+# Over prompts and blocks, over blocks alone, or over requests.
+Test = Literal["signed rank and Welch", "Welch", "Fisher"]
 
 # Below that many no test of theirs is left of 50 of them.
 FEW_PROMPTS = 11
 # Below that many a block that is an exception hides almost anything.
 FEW_BLOCKS = 6
-_MORE_IS_BETTER = {"tokens_per_s", "tokens_per_s_per_request", "speed_up", "tokens_per_target_call"}
+_MORE_IS_BETTER = {
+    "tokens_per_s",
+    "tokens_per_s_per_request",
+    "speed_up",
+    "tokens_per_target_call",
+    "answered_share",
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,7 @@ class Difference:
     ratio: Estimate
     test: Test
     units: int
-    """Prompts that both have, or blocks of the run that has fewer."""
+    """Prompts that both have, or blocks or requests of the run that has fewer."""
     p_value: float
     adjusted_p: float
     """Holm's, over all differences."""
@@ -89,6 +97,7 @@ def compare(a: BenchResult, b: BenchResult, *, level: float = 0.05, tolerance: f
         for difference in (
             *_totals(a, b, arm, load.name, confidence),
             *_pairs(a, b, arm, load.name, confidence),
+            *_answered(a, b, arm, load.name, confidence),
         )
     ]
     adjusted = holm({one.name: one.p_value for one in found})
@@ -124,6 +133,29 @@ def _pairs(a: BenchResult, b: BenchResult, arm: str, load: str, confidence: floa
         yield _difference(metric, ratio, "signed rank and Welch", len(ratios), p_value)
 
 
+def _answered(a: BenchResult, b: BenchResult, arm: str, load: str, confidence: float) -> Iterator[Difference]:
+    """Yield the share of requests that were answered, where some were not: times say nothing of those."""
+    trials = [result.trials_of(arm, load) for result in (a, b)]
+    if all(trial.ok for found in trials for trial in found):
+        return
+    prompts = 1 + max(trial.prompt for found in trials for trial in found)
+    # Answered and asked in A, then in B.
+    sums_UK = np.zeros((prompts, 4))
+    for column, found in zip((0, 2), trials, strict=True):
+        for trial in found:
+            sums_UK[trial.prompt, column : column + 2] += (trial.ok, 1)
+    ratio = Bootstrap(prompts, confidence=confidence, seed=0).of_sums(
+        sums_UK, lambda sums: (sums[:, 2] / sums[:, 3]) / (sums[:, 0] / sums[:, 1])
+    )
+    if ratio is None:
+        raise InvalidArgument(
+            f"{arm}, {load}: found no answers in the first result, or no requests in one; expected some"
+        )
+    ok_a, all_a, ok_b, all_b = map(int, sums_UK.sum(axis=0))
+    p_value = fisher_p((ok_a, all_a - ok_a), (ok_b, all_b - ok_b))
+    yield _difference("answered_share", ratio, "Fisher", min(all_a, all_b), p_value)
+
+
 def _unpaired(
     metric: str, of_a: dict[int, float], of_b: dict[int, float], confidence: float
 ) -> Iterator[Difference]:
@@ -139,7 +171,8 @@ def ratio_of_medians(a: list[float], b: list[float], confidence: float) -> Estim
     drawn_a, drawn_b = (
         Bootstrap(len(one), confidence=confidence, seed=seed).medians(one) for seed, one in enumerate((a, b))
     )
-    return estimate(median(b) / median(a), drawn_b / drawn_a, confidence)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return estimate(median(b) / median(a), drawn_b / drawn_a, confidence)
 
 
 def _difference(metric: str, ratio: Estimate, test: Test, units: int, p_value: float) -> Difference:
@@ -197,6 +230,12 @@ def _notes(a: BenchResult, b: BenchResult) -> Iterator[str]:
         before, after = (result.about.get(key, "unknown") for result in (a, b))
         if before != after:
             yield f"{key}: {before} in the first result, {after} in the second"
+    failed = [sum(not trial.ok for trial in result.trials) for result in (a, b)]
+    if any(failed):
+        yield (
+            f"{failed[0]} requests failed in the first result, {failed[1]} in the second; times are of the "
+            "answered ones, which may be the easier ones"
+        )
     prompts = a.prompts.count
     if prompts < FEW_PROMPTS:
         yield (

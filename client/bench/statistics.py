@@ -129,8 +129,12 @@ def signed_rank_p(differences: Sequence[float]) -> float:
 
 
 def welch_p(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return the p-value of Welch's t-test on logarithms: two samples with the same geometric mean."""
-    logs = np.log(one), np.log(other)
+    """Return the p-value of Welch's t-test on logarithms: two samples with the same geometric mean.
+
+    Samples with a 0, which has none, are tested as they are.
+    """
+    has_logs = min(*one, *other, math.inf) > 0
+    logs = (np.log(one), np.log(other)) if has_logs else (np.asarray(one), np.asarray(other))
     if min(map(len, logs)) < 2:
         return 1.0
     if max(map(np.ptp, logs)) < 1e-12:  # Nothing to test: every value is the same.
@@ -138,6 +142,13 @@ def welch_p(one: Sequence[float], other: Sequence[float]) -> float:
     from scipy.stats import ttest_ind
 
     return float(ttest_ind(*logs, equal_var=False).pvalue)
+
+
+def fisher_p(one: tuple[int, int], other: tuple[int, int]) -> float:
+    """Return the p-value of Fisher's exact test: counts of two kinds in the same proportion."""
+    from scipy.stats import fisher_exact
+
+    return float(fisher_exact((one, other)).pvalue)
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:

@@ -72,7 +72,7 @@ def by_prompt(trials: Sequence[Trial], number: Number) -> dict[int, float]:
 
 
 def by_block(trials: Sequence[Trial], number: Number, usual: Mapping[int, float]) -> list[float]:
-    """Return for each block how much larger its numbers are than is usual for their prompts, in the median."""
+    """Return the median of each block's numbers, each over what is usual for its prompt."""
     values: dict[int, list[float]] = {}
     for trial in trials:
         value = number(trial) if trial.ok and trial.prompt in usual else None
