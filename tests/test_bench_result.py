@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bench_results import result_of
@@ -69,6 +70,41 @@ def test_unknown_keys_are_refused(result: BenchResult, tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     file.write_text(json.dumps({**result.as_dict(), "secret": 1}))
     with pytest.raises(InvalidArgument, match="secret: "):
+        read_result(file)
+
+
+def with_first(result: BenchResult, kind: str, **changes: object) -> dict[str, Any]:
+    changed = result.as_dict()
+    changed[kind][0].update(changes)
+    return changed
+
+
+def test_numbers_that_are_none_are_refused(result: BenchResult, tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(with_first(result, "trials", ended_s=float("nan"))))
+    with pytest.raises(InvalidArgument, match=r"trials\.0\.ended_s: Input should be a finite number"):
+        read_result(file)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("trials", {"arm": "γ=9"}, "trials of 'γ=9', '1 at a time', which are not among its arms and loads"),
+        ("trials", {"block": 7}, "trials of a segment that is not there"),
+        ("trials", {"tokens": -5}, "trial 0: -5 tokens for prompt"),
+        ("trials", {"prompt": 99}, "trial 0: 41 tokens for prompt 99 of 12"),
+        ("trials", {"ended_s": -1.0}, "trial 0: what came later has the smaller time"),
+        ("segments", {"block": 1}, "1 segments more than once"),
+        ("segments", {"wall_s": -1.0}, "a segment that took less than no time"),
+        ("arms", {"name": "γ=9"}, "segments of 'γ=0', '1 at a time', which are not among"),
+    ],
+)
+def test_a_result_that_contradicts_itself_is_refused(
+    result: BenchResult, kind: str, changes: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(with_first(result, kind, **changes)))
+    with pytest.raises(InvalidArgument, match=f"contradicts itself: {message}"):
         read_result(file)
 
 

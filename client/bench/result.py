@@ -8,6 +8,7 @@ drifts hits all arms alike.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +24,11 @@ TokensFrom = Literal["ids", "usage", "tokenizer"]
 class _Strict:
     """Its fields' docstrings are the schema's descriptions; unknown keys are refused."""
 
-    __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "use_attribute_docstrings": True}
+    __pydantic_config__: ClassVar[Any] = {
+        "extra": "forbid",
+        "use_attribute_docstrings": True,
+        "allow_inf_nan": False,
+    }
 
 
 @dataclass(frozen=True)
@@ -277,12 +282,12 @@ def read_result(path: Path) -> BenchResult:
     """Return what `trtspec bench --json` has written.
 
     Raises:
-        InvalidArgument: naming what is no such file.
+        InvalidArgument: naming what is no such file, or contradicts itself.
     """
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        return TypeAdapter(BenchResult).validate_json(path.read_bytes())
+        result: BenchResult = TypeAdapter(BenchResult).validate_json(path.read_bytes())
     except OSError as error:
         raise InvalidArgument(f"{path}: cannot be read: {error.strerror}") from None
     except ValidationError as error:
@@ -292,6 +297,31 @@ def read_result(path: Path) -> BenchResult:
             f"{path}: no result of `trtspec bench --json`: {where}: {first['msg']}; "
             f"{error.error_count()} faults in all"
         ) from None
+    for fault in _contradictions(result):
+        raise InvalidArgument(f"{path}: contradicts itself: {fault}; was it edited?")
+    return result
+
+
+def _contradictions(result: BenchResult) -> Iterator[str]:
+    """Yield what no run can have measured."""
+    ran = {(arm.name, load.name) for arm in result.arms for load in result.loads}
+    for kind, found in (("segments", result.segments), ("trials", result.trials)):
+        if others := {(one.arm, one.load) for one in found} - ran:
+            arm, load = min(others)
+            yield f"{kind} of {arm!r}, {load!r}, which are not among its arms and loads"
+    places = [(one.arm, one.load, one.block) for one in result.segments]
+    if len(set(places)) < len(places):
+        yield f"{len(places) - len(set(places))} segments more than once"
+    if {(one.arm, one.load, one.block) for one in result.trials} - set(places):
+        yield "trials of a segment that is not there"
+    for number, trial in enumerate(result.trials):
+        times = [trial.due_s, *(one.at_s for one in trial.arrivals), trial.ended_s]
+        if times != sorted(times):
+            yield f"trial {number}: what came later has the smaller time"
+        if trial.tokens < 0 or not 0 <= trial.prompt < result.prompts.count:
+            yield f"trial {number}: {trial.tokens} tokens for prompt {trial.prompt} of {result.prompts.count}"
+    if any(segment.wall_s < 0 for segment in result.segments):
+        yield "a segment that took less than no time"
 
 
 def schema() -> str:
