@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -215,6 +217,32 @@ def test_a_request_that_a_busy_server_turned_away_is_counted_and_not_asked_again
         )
         assert len(server.asked) == 3 * 3  # warm-up and two blocks
     assert read_result(run).summaries[0].failed == 2
+
+
+@pytest.mark.parametrize("stopper", [KeyboardInterrupt, Fault("the engine is gone", "UNAVAILABLE")])
+def test_what_was_measured_is_written_when_the_run_is_stopped(
+    stopper: object, prompts: str, tmp_path: Path
+) -> None:
+    asked = 0
+
+    def dying(request: Asked) -> Iterator[Step | Fault]:
+        nonlocal asked
+        asked += 1
+        if asked <= 2 * 3:  # warm-up and a block
+            yield from talk(request)
+        elif isinstance(stopper, Fault):
+            yield stopper
+        else:
+            os.kill(os.getpid(), signal.SIGINT)
+            yield Step("x", [1])
+
+    run = tmp_path / "run.json"
+    with ScriptedServer(dying) as server:
+        options = ("--prompts", prompts, "--num-draft-tokens", "0", *QUICK, "--json", run)
+        assert ended(server.url, *options) == (1 if isinstance(stopper, Fault) else 130)
+    result = read_result(run)
+    assert (result.settings.blocks, result.summaries[0].requests) == (1, 3)
+    assert result.notes[0].startswith("stopped in block 2 of 2: ")
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from bench_doubles import Script, Scripted, TargetDouble, arms, run_virtually
 
-from trtspec.client import InvalidArgument, ServerBusy, ServerTimes, Speculation
+from trtspec.client import ConnectionFailed, InvalidArgument, ServerBusy, ServerTimes, Speculation
 from trtspec.client.bench.plan import Plan, Prompts, arms_of
 from trtspec.client.bench.random_tokens import random_prompts
 from trtspec.client.bench.result import BenchResult, Bound, Load, Segment, Settings
-from trtspec.client.bench.run import arms_in_order, bench_async
+from trtspec.client.bench.run import Unfinished, arms_in_order, bench_async
 from trtspec.theory import acceptance_rate, tokens_per_target_call
 
 PROMPTS = Prompts.of("test", [f"prompt {n}" for n in range(12)])
@@ -213,6 +213,32 @@ def test_failed_requests_are_counted_and_noted_and_are_in_no_time() -> None:
     assert summary.e2e_s is not None
     assert summary.e2e_s.p99.value == pytest.approx(1.0)
     assert any(note == "6 of 144 requests failed, the first with: busy: full" for note in result.notes)
+
+
+def test_a_server_that_dies_leaves_the_blocks_that_were_whole() -> None:
+    asked = 0
+
+    def dying(prompt: object, num_draft_tokens: int | None) -> Scripted:
+        nonlocal asked
+        asked += 1
+        # Warm-up and two blocks of two arms, then half a block.
+        error = ConnectionFailed("it is gone") if asked > (3 * 2 + 1) * 12 else None
+        return Scripted([(1.0, 5)], error=error)
+
+    target = TargetDouble(dying)
+    with pytest.raises(Unfinished, match=r"^stopped in block 3 of 6: it is gone$") as stopped:
+        measure(target)
+    result = stopped.value.result
+    assert isinstance(stopped.value.__cause__, ConnectionFailed)
+    assert (result.settings.blocks, len(result.segments), len(result.trials)) == (2, 4, 4 * 12)
+    assert [summary.requests for summary in result.summaries] == [24, 24]
+    assert result.notes[0] == "stopped in block 3 of 6: it is gone"
+    assert target.closed
+
+
+def test_a_server_that_dies_before_a_block_is_whole_leaves_its_error() -> None:
+    with pytest.raises(ConnectionFailed, match="it is gone"):
+        measure(TargetDouble(lambda *_: Scripted([(1.0, 5)], error=ConnectionFailed("it is gone"))))
 
 
 def test_answers_that_differ_between_arms_are_noted() -> None:

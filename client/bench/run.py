@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from trtspec.client._errors import InvalidArgument
+from trtspec.client._errors import ClientError, InvalidArgument
 from trtspec.client.bench.load import Batch, run_segment
 from trtspec.client.bench.plan import Plan
 from trtspec.client.bench.random_tokens import WHY_NO_ACCEPTANCE
@@ -29,6 +29,14 @@ from trtspec.client.bench.targets import Target
 
 WARM_UP = -1
 OnSegment = Callable[[Segment], None]
+
+
+class Unfinished(ClientError):
+    """A run that could not go on; `result` has the blocks that were whole, and the cause says why."""
+
+    def __init__(self, message: str, result: BenchResult) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 def bench(
@@ -48,8 +56,17 @@ def bench(
     Raises:
         InvalidArgument, RequestRefused: for what cannot be asked of one of the servers.
         CallFailed: when no request of a segment was answered.
+        Unfinished: from one of these, or from what interrupted it, once a block is whole.
     """
-    return asyncio.run(bench_async(targets, plan, about=about, on_segment=on_segment))
+    run = _Run({target.name: target for target in targets}, plan, on_segment, about or {})
+    try:
+        return asyncio.run(run.measured())
+    except Exception:
+        raise
+    except BaseException as error:
+        if not run.whole_blocks:
+            raise
+        raise run.unfinished(error) from error
 
 
 async def bench_async(
@@ -60,18 +77,13 @@ async def bench_async(
     on_segment: OnSegment = lambda segment: None,
 ) -> BenchResult:
     """As `bench`, in the running event loop, whose clock times everything."""
-    run = _Run({target.name: target for target in targets}, plan, on_segment)
-    try:
-        described = await run.describe()
-        await run.run()
-    finally:
-        for target in targets:
-            await target.close()
-    return run.result({**described, **(about or {})})
+    return await _Run({target.name: target for target in targets}, plan, on_segment, about or {}).measured()
 
 
 class _Run:
-    def __init__(self, targets: Mapping[str, Target], plan: Plan, on_segment: OnSegment) -> None:
+    def __init__(
+        self, targets: Mapping[str, Target], plan: Plan, on_segment: OnSegment, about: Mapping[str, str]
+    ) -> None:
         if missing := sorted({arm.server for arm in plan.arms} - targets.keys()):
             raise InvalidArgument(f"arms: found servers {', '.join(missing)}, expected {', '.join(targets)}")
         self._targets = targets
@@ -79,6 +91,32 @@ class _Run:
         self._on_segment = on_segment
         self._segments: list[Segment] = []
         self._trials: list[Trial] = []
+        self._about = dict(about)
+        self.whole_blocks = 0
+
+    async def measured(self) -> BenchResult:
+        try:
+            self._about = {**await self.describe(), **self._about}
+            await self.run()
+        except ClientError as error:
+            if not self.whole_blocks:
+                raise
+            raise self.unfinished(error) from error
+        finally:
+            for target in self._targets.values():
+                await target.close()
+        return self.result()
+
+    def unfinished(self, error: BaseException) -> Unfinished:
+        """Return the error with what the whole blocks come to, of which there must be one."""
+        done, asked = self.whole_blocks, self._plan.settings.blocks
+        why = "interrupted" if isinstance(error, KeyboardInterrupt) else error
+        said = f"stopped in block {done + 1} of {asked}: {why}"
+        self._segments = [segment for segment in self._segments if segment.block < done]
+        self._trials = [trial for trial in self._trials if trial.block < done]
+        self._plan = replace(self._plan, settings=replace(self._plan.settings, blocks=done))
+        result = self.result()
+        return Unfinished(said, replace(result, notes=(said, *result.notes)))
 
     async def describe(self) -> dict[str, str]:
         """Return what the servers say of themselves; the first that does not answer is an error."""
@@ -98,6 +136,7 @@ class _Run:
             for number, load in enumerate(plan.loads):
                 for arm in arms_in_order(plan.arms, block, seed=settings.seed + number):
                     await self._segment(arm, load, block)
+            self.whole_blocks = block + 1
 
     async def _segment(self, arm: Arm, load: Load, block: int) -> None:
         plan = self._plan
@@ -113,11 +152,11 @@ class _Run:
             self._segments.append(segment)
             self._trials += trials
 
-    def result(self, about: dict[str, str]) -> BenchResult:
+    def result(self) -> BenchResult:
         plan, is_random = self._plan, self._plan.prompts.about.random_tokens
         trials = tuple(replace(t, speculation=None) if is_random else t for t in self._trials)
         return BenchResult(
-            about=about,
+            about=self._about,
             settings=plan.settings,
             prompts=plan.prompts.about,
             arms=plan.arms,

@@ -151,6 +151,7 @@ def command(
       trtspec bench compare before.json after.json
     """
     from trtspec.client.bench.rows import to_csv
+    from trtspec.client.bench.run import Unfinished
 
     texts = {"--json": (json_file, to_json), "--csv": (csv_file, to_csv), "--html": (html_file, _to_html)}
     on_stdout = [f"{option} -" for option, (file, _) in texts.items() if str(file) == "-"]
@@ -158,7 +159,11 @@ def command(
         raise click.UsageError(f"{' and '.join(on_stdout)} would both be on stdout")
     if html_file or plots:
         _check_extra()
-    result = _measure(url_or_pair, **options)
+    stopped: BaseException | None = None
+    try:
+        result = _measure(url_or_pair, **options)
+    except Unfinished as unfinished:
+        result, stopped = unfinished.result, unfinished.__cause__
     if not on_stdout:
         print_result(result)
     for file, text in texts.values():
@@ -168,6 +173,8 @@ def command(
         from trtspec.client.bench.plots import write_pictures
 
         write_pictures(result, plots)
+    if stopped is not None:
+        raise stopped
 
 
 def _check_extra() -> None:
