@@ -164,6 +164,8 @@ def test_a_pair_is_served_for_the_run(built_pair: EnginePair, prompts: str, tmp_
         (["--blocks", "0"], "0 is not in the range"),
         (["--json", "-", "--csv", "-"], "would both be on stdout"),
         (["--json", "/nowhere/run.json"], "there is no folder /nowhere"),
+        (["--json", "run.out", "--csv", "./run.out"], "found one file for several of --json, --csv, --html"),
+        (["--plots", "/dev/null/plots"], "/dev/null/plots: cannot be made"),
     ],
 )
 def test_wrong_usage_is_said_before_anything_is_asked(
@@ -217,6 +219,16 @@ def test_a_request_that_a_busy_server_turned_away_is_counted_and_not_asked_again
         )
         assert len(server.asked) == 3 * 3  # warm-up and two blocks
     assert read_result(run).summaries[0].failed == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_report_that_cannot_be_written_is_named_and_hinders_no_other(
+    url: str, prompts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    csv = tmp_path / "run.csv"
+    assert ended(url, "--prompts", prompts, *QUICK, "--json", "/dev/full", "--csv", csv) == 1
+    assert "/dev/full: cannot be written: No space left on device" in capsys.readouterr().err
+    assert csv.read_text().startswith("load,arm,metric")
 
 
 @pytest.mark.parametrize("stopper", [KeyboardInterrupt, Fault("the engine is gone", "UNAVAILABLE")])

@@ -63,6 +63,18 @@ def _file(name: str, what: str) -> Decorator:
     )
 
 
+def _new_folder(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    """Make the folder, or refuse it before there is something to write."""
+    if value is not None:
+        try:
+            value.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise click.BadParameter(f"{value}: cannot be made: {error.strerror}", ctx, param) from None
+        if not os.access(value, os.W_OK):
+            raise click.BadParameter(f"{value}: cannot be written", ctx, param)
+    return value
+
+
 def _bound(name: str, what: str) -> Decorator:
     seconds = Number(0, min_open=True)
     return click.option(f"--{name}-bound", type=seconds, help=f"{what} within so many seconds.")
@@ -126,7 +138,10 @@ def _bound(name: str, what: str) -> Decorator:
 @_file("csv", "the numbers of the tables")
 @_file("html", "a page that needs nothing else")
 @click.option(
-    "--plots", type=click.Path(path_type=Path, file_okay=False), help="Write PNG and SVG into this folder."
+    "--plots",
+    type=click.Path(path_type=Path, file_okay=False),
+    callback=_new_folder,
+    help="Write PNG and SVG into this folder.",
 )
 def command(
     url_or_pair: str,
@@ -157,6 +172,13 @@ def command(
     on_stdout = [f"{option} -" for option, (file, _) in texts.items() if str(file) == "-"]
     if len(on_stdout) > 1:
         raise click.UsageError(f"{' and '.join(on_stdout)} would both be on stdout")
+    named = [
+        file.resolve()
+        for file, _ in texts.values()
+        if file and str(file) != "-" and not file.is_char_device()
+    ]
+    if len(set(named)) < len(named):
+        raise click.UsageError(f"found one file for several of {', '.join(texts)}, expected one for each")
     if html_file or plots:
         _check_extra()
     stopped: BaseException | None = None
@@ -166,15 +188,17 @@ def command(
         result, stopped = unfinished.result, unfinished.__cause__
     if not on_stdout:
         print_result(result)
-    for file, text in texts.values():
-        if file is not None:
-            _write(file, text(result))
+    unwritten = [
+        fault for file, text in texts.values() if file is not None for fault in _write(file, text(result))
+    ]
     if plots is not None:
         from trtspec.client.bench.plots import write_pictures
 
         write_pictures(result, plots)
     if stopped is not None:
         raise stopped
+    if unwritten:
+        raise ClientError("; ".join(unwritten))
 
 
 def _check_extra() -> None:
@@ -195,11 +219,16 @@ def to_json(result: BenchResult) -> str:
     return json.dumps(result.as_dict(), ensure_ascii=False) + "\n"
 
 
-def _write(file: Path, text: str) -> None:
+def _write(file: Path, text: str) -> list[str]:
+    """Write a report; return why it could not be, so that the others are written all the same."""
     if str(file) == "-":
         click.echo(text, nl=False)
-    else:
+        return []
+    try:
         file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        return [f"{file}: cannot be written: {error.strerror}"]
+    return []
 
 
 def _measure(
