@@ -136,4 +136,5 @@ def test_a_first_response_of_unknown_size_counts_as_one_token() -> None:
 def test_an_answer_in_one_piece_has_no_latency_between_tokens() -> None:
     whole = replace(TRIAL, arrivals=(Arrival(2.0, 11),))
     assert (whole.chunk_gaps_s, whole.itl_s) == ((), None)
+    assert replace(TRIAL, arrivals=(Arrival(2.0, None),)).itl_s is None
     assert (replace(TRIAL, arrivals=()).ttft_s, replace(TRIAL, arrivals=()).itl_s) == (None, None)

@@ -156,11 +156,13 @@ class Trial(_Strict):
     def itl_s(self) -> float | None:
         """Inter-token latency, amortised: time after the first response / tokens after it.
 
-        Where the server does not say how many the first brought, one.
+        Where the server does not say how many the first brought, one; but None where that was all.
         """
         if not self.arrivals:
             return None
         first, last = self.arrivals[0], self.arrivals[-1]
+        if first is last and first.tokens is None:
+            return None
         tokens = self.tokens - (1 if first.tokens is None else first.tokens)
         return (last.at_s - first.at_s) / tokens if tokens > 0 else None
 
