@@ -112,6 +112,27 @@ def test_acceptance_is_r_and_alpha_and_tokens_per_target_call() -> None:
     assert tokens_per_target_call(found.alpha.value, GAMMA) == pytest.approx(4.0)
 
 
+def test_acceptance_says_what_share_of_the_tokens_it_speaks_of() -> None:
+    """A server that adapts drafts for some answers only; 8 tokens of these come in two rounds."""
+
+    def adapts(prompt: object, num_draft_tokens: int | None) -> Scripted:
+        drafted = Speculation(2, 8, 6, (2, 2, 2, 0), (2, 2, 2, 2)) if prompt == "prompt 0" else None
+        speculation = drafted or Speculation(0, 0, 0, off_reason="it does not pay")
+        return Scripted([(0.1, 8)], ending={"speculation": speculation})
+
+    found = measure(TargetDouble(adapts), arms=arms(0, -1)).summary_of("auto", "1 at a time").acceptance
+    assert found is not None
+    assert found.share_of_tokens == pytest.approx(1 / 12)
+
+
+def test_the_tokens_of_a_response_stand_beside_the_gaps() -> None:
+    result = measure()
+    plain, drafted = (result.summary_of(arm, "1 at a time").tokens_per_response for arm in ("γ=0", "γ=4"))
+    assert plain is not None
+    assert drafted is not None
+    assert (plain.value, drafted.value) == (1, pytest.approx(41 / 11))
+
+
 def test_a_server_that_counts_neither_rounds_nor_positions_has_r_alone() -> None:
     """As NVIDIA's do."""
 

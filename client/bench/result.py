@@ -167,6 +167,10 @@ class Trial(_Strict):
         return (last.at_s - first.at_s) / tokens if tokens > 0 else None
 
     @property
+    def tokens_per_response(self) -> float | None:
+        return self.tokens / len(self.arrivals) if self.arrivals else None
+
+    @property
     def tokens_per_s(self) -> float | None:
         return self.tokens / self.e2e_s if self.e2e_s > 0 else None
 
@@ -218,6 +222,9 @@ class Acceptance(_Strict):
     """Proposed / rounds: γ, or less near limits and where γ adapts; null as E."""
     by_position: tuple[float, ...]
     """Accepted / proposed at each position; not conditioned on the positions before."""
+    share_of_tokens: float | None = None
+    """Tokens that rounds brought / all tokens; r, α and E do not speak of the others, which came without
+    a draft. null as E."""
 
 
 @dataclass(frozen=True)
@@ -247,6 +254,8 @@ class Summary(_Strict):
     orchestration_share: Estimate | None
     """Share of the server's time in which no call of an engine was under way: the loop, and queueing."""
     acceptance: Acceptance | None
+    tokens_per_response: Estimate | None = None
+    """Tokens / responses that brought something: what lies behind the gaps between responses."""
     ratios: dict[str, Estimate] = field(default_factory=dict)
     """By metric: this arm / the first one under the same load, paired by block or by prompt."""
 

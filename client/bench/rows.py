@@ -16,6 +16,7 @@ METRICS = {
     "tokens_per_s_per_request": "tokens/s of a request",
     "ttft_s": "time to first token",
     "itl_chunk_s": "between responses",
+    "tokens_per_response": "tokens a response",
     "itl_s": "per token after the first",
     "e2e_s": "end to end",
     "goodput_per_s": "good requests/s",
@@ -82,6 +83,8 @@ def _numbers(summary: Summary) -> Iterator[tuple[str, tuple[float, ...]]]:
                 yield symbol, _of(found)
         if acceptance.mean_draft_tokens is not None:
             yield "draft tokens a round", (acceptance.mean_draft_tokens,)
+        if acceptance.share_of_tokens is not None:
+            yield "share of tokens from rounds", (acceptance.share_of_tokens,)
         for position, share in enumerate(acceptance.by_position, 1):
             yield f"accepted at position {position}", (share,)
 

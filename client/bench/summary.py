@@ -128,6 +128,7 @@ class _Cell:
             outside_share=self._middle(_outside_share),
             orchestration_share=self._middle(_orchestration_share),
             acceptance=self._acceptance() if shows_acceptance else None,
+            tokens_per_response=self._middle(lambda trial: trial.tokens_per_response),
         )
 
     def totals(self) -> dict[int, float]:
@@ -191,7 +192,13 @@ class _Cell:
             return None
         place = {unit: n for n, unit in enumerate(sorted({self._unit(trial) for trial in speaking}))}
         found = [(trial.speculation, place[self._unit(trial)]) for trial in speaking if trial.speculation]
-        return acceptance_of(found, self._bootstrap(len(place)))
+        acceptance = acceptance_of(found, self._bootstrap(len(place)))
+        brought = sum(speculation.rounds + speculation.accepted for speculation, _ in found)
+        tokens = sum(trial.tokens for trial in self._good)
+        if acceptance.tokens_per_target_call is None or not tokens:
+            return acceptance
+        # What a round brought beyond the end of its answer is not in the answer.
+        return replace(acceptance, share_of_tokens=min(1.0, brought / tokens))
 
     def _bootstrap(self, units: int) -> Bootstrap:
         return Bootstrap(units, confidence=self._settings.confidence, seed=self._settings.seed)

@@ -38,6 +38,7 @@ SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
     "ttft_s p99": ("  p99", _ms),
     "itl_chunk_s p50": ("responses apart, ms", _ms),
     "itl_chunk_s p99": ("  p99", _ms),
+    "tokens_per_response": ("  tokens in one", _number),
     "itl_s p50": ("per later token, ms", _ms),
     "itl_s p99": ("  p99", _ms),
     "e2e_s p50": ("whole answer, ms", _ms),
@@ -50,6 +51,7 @@ SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
     "α": ("α", _share),
     "E": ("E", _number),
     "draft tokens a round": ("draft tokens a round", _number),
+    "share of tokens from rounds": ("tokens from rounds", _percent),
 }
 COUNTED_BY: dict[TokensFrom, str] = {"ids": "ids", "usage": "the server", "tokenizer": "the pair's tokenizer"}
 NOT_REPORTED = "not reported"
