@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -279,6 +280,22 @@ def test_a_draft_that_gave_up_is_noted_for_fixed_lengths_only() -> None:
 
     assert notes(gave_up) == "72 of 72 answers went on without a draft: the draft is gone"
     assert notes(gave_up, arms=arms(0, -1)) == ""
+
+
+@pytest.mark.parametrize(("rate_per_s", "arms_named"), [(1.0, ""), (8.0, "γ=0"), (1000.0, "γ=0, γ=4")])
+def test_an_open_loop_that_no_server_keeps_up_with_is_noted(rate_per_s: float, arms_named: str) -> None:
+    """A server that answers one after the other, in 0.3 s without and 0.1 s with a draft."""
+    free_s = 0.0
+
+    def queueing(prompt: object, num_draft_tokens: int | None) -> Scripted:
+        nonlocal free_s
+        now_s = asyncio.get_running_loop().time()
+        free_s = max(free_s, now_s) + (0.1 if num_draft_tokens else 0.3)
+        return Scripted([(free_s - now_s, 5)])
+
+    found = notes(queueing, loads=(Load.open(rate_per_s),), requests=60)
+    assert ("more than half of the time passed after" in found) == bool(arms_named)
+    assert f"({arms_named})" in found or not arms_named
 
 
 def test_too_few_blocks_for_the_stated_rate_are_noted() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from trtspec.client._errors import ClientError, InvalidArgument
@@ -166,7 +166,7 @@ class _Run:
             summaries=summarize(
                 trials, self._segments, plan.arms, plan.loads, plan.settings, shows_acceptance=not is_random
             ),
-            notes=tuple(_notes(plan, trials)),
+            notes=(*_notes(plan, trials), *_overloads(plan, trials, self._segments)),
         )
 
 
@@ -203,3 +203,22 @@ def _notes(plan: Plan, trials: Sequence[Trial]) -> list[str]:
             "near-ties that rounding decides; arms that write other texts are not asked for the same work"
         )
     return notes
+
+
+def _overloads(plan: Plan, trials: Sequence[Trial], segments: Sequence[Segment]) -> Iterator[str]:
+    """Yield where an open loop sent faster than was answered: what it measured is its own length."""
+    for load in plan.loads:
+        slow = []
+        for arm in plan.arms:
+            here = [one for one in segments if (one.arm, one.load) == (arm.name, load.name)]
+            mine = [one for one in trials if (one.arm, one.load) == (arm.name, load.name)]
+            last_due_s = [max(t.due_s for t in mine if t.block == one.block) for one in here]
+            sending_s, wall_s = sum(last_due_s), sum(one.wall_s for one in here)
+            if load.kind == "open" and wall_s > 2 * sending_s:
+                slow.append(arm.name)
+        if slow:
+            yield (
+                f"{load.name}: more than half of the time passed after the last request was sent "
+                f"({', '.join(slow)}): either the server did not keep up, and times tell how many requests "
+                "were sent, or these were too few; ask for a lower rate or more requests"
+            )
