@@ -257,6 +257,29 @@ def test_what_was_measured_is_written_when_the_run_is_stopped(
     assert result.notes[0].startswith("stopped in block 2 of 2: ")
 
 
+@pytest.mark.parametrize("fails", ["two", "one"])
+def test_what_a_server_says_does_not_steer_the_terminal(
+    fails: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def hostile(asked: Asked) -> Iterator[Step | Fault]:
+        if asked.prompt == fails:
+            yield Fault("no\x1b[2J\x1b]0;title\x07", "UNAVAILABLE")
+        else:
+            yield from talk(asked)
+
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("one\ntwo\n" if fails == "two" else "one\n")
+    with ScriptedServer(hostile) as server:
+        arguments = (server.url, "--prompts", prompts, "--num-draft-tokens", "0", *QUICK)
+        if fails == "two":
+            main(["bench", *map(str, arguments)])
+        else:
+            assert ended(*arguments) == 1
+    shown = "".join(capsys.readouterr())
+    assert "\\x1b[2J" in shown
+    assert not {"\x1b", "\x07"} & set(shown)
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")

@@ -13,6 +13,7 @@ from types import FrameType
 import click
 
 from trtspec import __version__
+from trtspec.cli.printable import printable
 from trtspec.errors import TrtspecError
 
 # name -> one-line help, so that `trtspec --help` imports no command module.
@@ -104,7 +105,7 @@ def main(args: list[str] | None = None) -> None:
         click.echo(f"trtspec: stopped by {terminated.signal.name}", err=True)
         sys.exit(EXIT_SIGNAL + terminated.signal)
     except TrtspecError as error:
-        click.echo(f"trtspec: {error}", err=True)
+        click.echo(f"trtspec: {printable(str(error))}", err=True)
         sys.exit(EXIT_ERROR)
     except OSError as error:  # click has dealt with a broken pipe
         click.echo(f"trtspec: {error}", err=True)

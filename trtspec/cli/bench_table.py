@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from trtspec.cli.printable import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -30,18 +32,19 @@ def print_result(result: BenchResult) -> None:
         _print_positions(console, result)
     settings, prompts = result.settings, result.prompts
     console.print(
-        f"medians with {settings.confidence:.0%} intervals; {prompts.count} prompts ({prompts.name}), "
-        f"{settings.max_tokens} tokens at most, {settings.blocks} interleaved blocks after {settings.warm_up}"
+        f"medians with {settings.confidence:.0%} intervals; {prompts.count} prompts "
+        f"({printable(prompts.name)}), {settings.max_tokens} tokens at most, {settings.blocks} interleaved "
+        f"blocks after {settings.warm_up}"
     )
     for note in result.notes:
-        console.print(f"note: {note}")
+        console.print(printable(f"note: {note}"))
 
 
 def _print_positions(console: Console, result: BenchResult) -> None:
     for summary in result.summaries:
         if summary.acceptance:
             shares = ", ".join(f"{share:.0%}" for share in summary.acceptance.by_position)
-            console.print(f"accepted by position, {summary.arm}, {summary.load}: {shares}")
+            console.print(printable(f"accepted by position, {summary.arm}, {summary.load}: {shares}"))
 
 
 def _table(result: BenchResult, load: Load) -> Table:
@@ -50,7 +53,7 @@ def _table(result: BenchResult, load: Load) -> Table:
 
     from trtspec.client.bench.table import table
 
-    found = Table(load.name, *(arm.name for arm in result.arms), box=SIMPLE_HEAD, pad_edge=False)
+    found = Table(load.name, *(printable(arm.name) for arm in result.arms), box=SIMPLE_HEAD, pad_edge=False)
     for column in found.columns:
         column.no_wrap = True
     for line in table(result, load):
@@ -76,10 +79,12 @@ def print_comparison(comparison: Comparison) -> None:
         column.no_wrap = True
     for one in comparison.differences:
         ratio = f"{one.ratio.value:.3f} [{one.ratio.low:.3f}, {one.ratio.high:.3f}]"
-        table.add_row(one.load, one.arm, one.metric, ratio, f"{one.adjusted_p:.2g}", one.verdict)
+        table.add_row(
+            printable(one.load), printable(one.arm), one.metric, ratio, f"{one.adjusted_p:.2g}", one.verdict
+        )
     console.print(table)
     worse = len(comparison.regressions)
     better = sum(one.verdict == "better" for one in comparison.differences)
     console.print(f"{worse} worse, {better} better, of {len(comparison.differences)} differences")
     for note in comparison.notes:
-        console.print(f"note: {note}")
+        console.print(printable(f"note: {note}"))
