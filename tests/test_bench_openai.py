@@ -178,6 +178,26 @@ def test_usage_goes_before_a_tokenizer() -> None:
     assert found[-1] == Ending(tokens=2, tokens_from="usage", prompt_tokens=3, finish_reason="stop")
 
 
+@pytest.mark.parametrize("tokens", [0, -1, 10**30, True])
+def test_a_usage_that_cannot_be_is_none(tokens: int) -> None:
+    events = [chunk("a b c", finish="stop"), usage(3, tokens), "[DONE]"]
+    found = answer(events, count_tokens=lambda text: len(text.split()))
+    assert found[-1] == Ending(tokens=3, tokens_from="tokenizer", prompt_tokens=3, finish_reason="stop")
+    with pytest.raises(StreamBroken, match="the answer has no usage"):
+        answer(events)
+
+
+def test_an_answer_without_text_has_no_tokens() -> None:
+    found = answer([chunk("", finish="stop"), usage(3, 0), "[DONE]"])
+    assert found == [Ending(tokens=0, tokens_from="usage", prompt_tokens=3, finish_reason="stop")]
+
+
+def test_json_that_is_nested_too_deeply_is_no_protocol() -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        Transcript().take(b"[" * 100_000)
+    assert words_of_body(b"[" * 100_000).startswith("[[")
+
+
 def test_without_usage_and_tokenizer_there_is_no_speed() -> None:
     with pytest.raises(StreamBroken, match=r"the answer has no usage, expected one.*give a pair"):
         answer([chunk("a", finish="stop"), "[DONE]"])

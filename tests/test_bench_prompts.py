@@ -85,6 +85,7 @@ def test_texts_come_back_as_they_were_written(
         (b"\n \n", r"prompts\.jsonl: found no prompts"),
         (b'"a"\n"\xff"', r"prompts\.jsonl:2: found byte 0xff at 1, expected UTF-8; convert"),
         (b'"a"\n{', r"prompts\.jsonl:2: found no JSON .*, expected a string or an object"),
+        (b"[" * 100_000, r"prompts\.jsonl:1: found no JSON"),
         (b'{"text": ""}', r"prompts\.jsonl:1: found \{\"text\": \"\"\}, expected a string"),
         (b'{"text": "a", "prompt": "b"}', r":1: found .*, expected a string or an object with one of"),
         (b'{"question": "a"}', r":1: found .*, expected"),

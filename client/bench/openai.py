@@ -86,7 +86,7 @@ class OpenAiTarget:
             body = response.read(BODY_BYTES)
         try:
             names = [str(model["id"]) for model in json.loads(body)["data"]]
-        except (ValueError, LookupError, TypeError):
+        except (ValueError, LookupError, TypeError, RecursionError):
             raise StreamBroken(
                 f"{self.name}: found no list at /models; name the model to ask (--against-model)"
             ) from None
@@ -114,7 +114,8 @@ class OpenAiTarget:
         yield self._ending(said)
 
     def _ending(self, said: Transcript) -> Ending:
-        tokens = said.completion_tokens
+        # A text is more than no token, whatever the usage says.
+        tokens = said.completion_tokens or (None if said.text else said.completion_tokens)
         if tokens is None and self._count_tokens is None:
             raise StreamBroken(
                 f"{self.name}: the answer has no usage, expected one: a speed in tokens cannot be told "

@@ -15,6 +15,8 @@ DONE = b"[DONE]"
 # Where a chunk's text is: of a completion, of a chat, and of a chat's thoughts by two names.
 _TEXT_KEYS = ("text", "content", "reasoning_content", "reasoning")
 _ERROR_CHARACTERS = 300
+# A usage beyond is no count.
+MOST_TOKENS = 2**31 - 1
 
 
 class SaidError(Exception):
@@ -45,7 +47,7 @@ class Transcript:
         if data.strip() == DONE:
             self.done = True
             return ""
-        chunk = json.loads(data)
+        chunk = _json(data)
         if not isinstance(chunk, dict):
             raise ValueError(f"{type(chunk).__name__} in place of an object")
         if words := error_words(chunk):
@@ -91,12 +93,20 @@ def error_words(value: object) -> str:
 def words_of_body(body: bytes) -> str:
     """Return what the body of a refusal says: an error's words, else its beginning."""
     try:
-        words = error_words(json.loads(body))
+        words = error_words(_json(body))
     except ValueError:
         words = ""
     return words or " ".join(body.decode(errors="replace").split())[:_ERROR_CHARACTERS]
 
 
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
+
+
 def _count(usage: dict[str, Any], key: str) -> int | None:
     value = usage.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS
+    return value if is_count else None

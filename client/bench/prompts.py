@@ -85,7 +85,7 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
 def _prompt_of(line: str, where: str) -> Prompt:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"{where}: found no JSON ({error}), {_EXPECTED}") from None
     if isinstance(value, dict):
         given = [value[key] for key in _KEYS if key in value]
