@@ -56,7 +56,8 @@ def curves(picture: Picture, panel: int = 0) -> dict[str, Any]:
 def test_there_is_a_picture_for_each_question(shown: dict[str, Picture]) -> None:
     loads = ("1-at-a-time", "4-at-a-time", "16-at-a-time", "0.5-per-s", "1-per-s", "2-per-s")
     times = [f"times-{load}" for load in loads]
-    assert list(shown) == ["throughput", "latency-by-concurrency", "latency-by-rate", *times, "acceptance"]
+    over_loads = ["throughput", "latency-by-concurrency", "throughput-by-rate", "latency-by-rate"]
+    assert list(shown) == [*over_loads, *times, "acceptance"]
 
 
 def test_throughput_is_drawn_with_its_intervals(result: BenchResult, shown: dict[str, Picture]) -> None:
@@ -182,7 +183,8 @@ def test_a_run_without_whole_answers_has_pictures_without_curves(result: BenchRe
         for one in result.summaries
     )
     found = pictures(replace(result, trials=failed, summaries=empty))
-    assert [picture.name for picture in found] == ["throughput", "latency-by-concurrency", "latency-by-rate"]
+    over_loads = ["throughput", "latency-by-concurrency", "throughput-by-rate", "latency-by-rate"]
+    assert [picture.name for picture in found] == over_loads
     assert write_pictures(replace(result, trials=failed, summaries=empty), tmp_path)
 
 

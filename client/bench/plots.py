@@ -54,9 +54,10 @@ def _pictures(result: BenchResult) -> Iterator[Picture]:
     closed = [load for load in result.loads if load.kind == "closed"]
     rated = [load for load in result.loads if load.kind == "open"]
     if closed:
-        yield _throughput(result, closed)
+        yield _throughput(result, closed, "throughput", "concurrency")
         yield _latency(result, closed, "concurrency")
     if rated:
+        yield _throughput(result, rated, "throughput-by-rate", "rate")
         yield _latency(result, rated, "rate")
     for load in result.loads:
         if any(trial.ok and trial.load == load.name for trial in result.trials):
@@ -65,12 +66,12 @@ def _pictures(result: BenchResult) -> Iterator[Picture]:
         yield _acceptance(result, accepting[0])
 
 
-def _throughput(result: BenchResult, loads: Sequence[Load]) -> Picture:
+def _throughput(result: BenchResult, loads: Sequence[Load], name: str, over: str) -> Picture:
     figure, (axes,) = begin(1)
     _over_loads(axes, result, loads, lambda summary: summary.tokens_per_s)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("tokens/s in total")
-    return finish("throughput", "Tokens per second against concurrency", figure)
+    return finish(name, f"Tokens per second against {over}", figure)
 
 
 def _latency(result: BenchResult, loads: Sequence[Load], over: str) -> Picture:
