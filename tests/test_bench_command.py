@@ -175,6 +175,11 @@ def test_wrong_usage_is_said_before_anything_is_asked(
     assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
+def test_openais_api_is_asked_beside_a_server_and_not_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("http://127.0.0.1:1/v1") == 2
+    assert "with --against" in capsys.readouterr().err
+
+
 def test_a_draft_length_above_the_pairs_is_wrong_usage(
     built_pair: EnginePair, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,7 @@ import click
 
 from trtspec import __version__
 from trtspec.cli import EXIT_MISMATCH
-from trtspec.cli.against import target_at
+from trtspec.cli.against import is_openai, target_at
 from trtspec.cli.bench_table import print_comparison, print_result
 from trtspec.cli.fields import Number
 from trtspec.cli.new_file import new_file
@@ -253,6 +253,11 @@ def _measure(
     from trtspec.client.bench.run import bench
     from trtspec.client.bench.targets import TritonTarget
 
+    if is_openai(url_or_pair):
+        raise click.UsageError(
+            f"{url_or_pair}: an address with a path is that of OpenAI's API, which knows no draft length; "
+            "name a pair or a Triton server, and this with --against"
+        )
     pair = pair_at(url_or_pair)
     name = str(pair.path) if pair else url_or_pair
     # A pair's address is known when it is served; what is wrong is said before.
