@@ -141,6 +141,18 @@ def test_what_was_advised_is_what_a_repository_answers_with(built_pair: EnginePa
     assert 'string_value: "3"' in (output / "tensorrt_llm_bls" / "config.pbtxt").read_text()
 
 
+def test_a_data_set_is_a_shipped_one_or_a_file_of_texts(demo_pair: Path, tmp_path: Path) -> None:
+    pair = (demo_pair / "target", demo_pair / "draft")
+    talk = tmp_path / "talk.jsonl"
+    talk.write_text('{"messages": [{"role": "user", "content": "Hello"}]}')
+    assert "found messages, expected texts" in str(run(*pair, "--prompts", talk).exception)
+    assert "expected a file of prompts or one of chat, code" in str(
+        run(*pair, "--prompts", "chatt").exception
+    )
+    found = run(*pair, "--prompts", "code", "--max-tokens", 3, "--max-draft-tokens", 1, "--json")
+    assert json.loads(found.stdout)["datasets"]["code"]["prompts"] == 18
+
+
 def test_an_empty_file_of_prompts_is_an_error(demo_pair: Path, tmp_path: Path) -> None:
     (tmp_path / "none.txt").write_text("\n")
     result = run(demo_pair / "target", demo_pair / "draft", "--prompts", tmp_path / "none.txt")

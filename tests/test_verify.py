@@ -35,7 +35,7 @@ from trtspec.client.verify import (
     Token,
     VerifyReport,
     compare_greedy,
-    read_prompts,
+    read_texts,
 )
 from trtspec.errors import CheckpointError, ClientError
 
@@ -273,23 +273,24 @@ def test_prompts_are_read_from_lines_and_from_json_lines(tmp_path: Path) -> None
     text, lines = tmp_path / "prompts.txt", tmp_path / "prompts.jsonl"
     text.write_bytes("one\r\n\n  two ß\n".encode())
     lines.write_text('"a\\nb"\n\n{"prompt": "c\u2028", "id": 1}\n', encoding="utf-8")
-    assert read_prompts(text) == ("one", "  two ß")
-    assert read_prompts(lines) == ("a\nb", "c\u2028")
+    assert read_texts(text) == ("one", "  two ß")
+    assert read_texts(lines) == ("a\nb", "c\u2028")
 
 
 def test_a_byte_order_mark_is_no_part_of_a_prompt(tmp_path: Path) -> None:
     for name, content in (("a.txt", "one"), ("b.jsonl", '"one"'), ("c.JSONL", '"one"')):
         (tmp_path / name).write_text(content, "utf-8-sig")
-        assert read_prompts(tmp_path / name) == ("one",)
+        assert read_texts(tmp_path / name) == ("one",)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"", "found no prompts, expected one a line"),
-        (b"\xff", "cannot be read as UTF-8 text"),
-        (b'"a"\n{', r"prompts\.jsonl:2: no JSON"),
-        (b'{"text": "a"}', r"prompts\.jsonl:1: found .*, expected a string or"),
+        (b"\xff", r"prompts\.jsonl:1: found byte 0xff"),
+        (b'"a"\n{', r"prompts\.jsonl:2: found no JSON"),
+        (b'{"messages": [{"role": "user", "content": "a"}]}', "found messages, expected texts"),
+        (b'{"question": "a"}', r"prompts\.jsonl:1: found .*, expected a string or"),
         (b"[1]", r"prompts\.jsonl:1: found \[1\], expected a string or"),
     ],
 )
@@ -299,7 +300,7 @@ def test_a_file_without_prompts_is_refused_with_the_line(
     path = tmp_path / "prompts.jsonl"
     path.write_bytes(content)
     with pytest.raises(ClientError, match=message):
-        read_prompts(path)
+        read_texts(path)
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,12 @@ with Client("localhost:8001") as client:
 assert report.ok, report.mismatches
 """
 
+from trtspec.client._prompts import read_texts
 from trtspec.client.verify.findings import Finding
 from trtspec.client.verify.greedy import Case, Difference, Judge, Token, compare_greedy
 from trtspec.client.verify.huggingface import HuggingFaceReference
 from trtspec.client.verify.noise import Noise
-from trtspec.client.verify.prompts import DEFAULT_PROMPTS, read_prompts
+from trtspec.client.verify.prompts import DEFAULT_PROMPTS
 from trtspec.client.verify.reference import DTYPES, Dtype, Reference
 from trtspec.client.verify.report import VerifyReport
 from trtspec.client.verify.verification import AUTO, PARTS, Part, Settings, Verification, verify
@@ -36,6 +37,6 @@ __all__ = [
     "Verification",
     "VerifyReport",
     "compare_greedy",
-    "read_prompts",
+    "read_texts",
     "verify",
 ]

@@ -64,10 +64,10 @@ READ = {
 )
 @click.option(
     "--prompts",
-    type=click.Path(path_type=Path),
     multiple=True,
-    help="File of prompts, one a line, or .jsonl: a data set. May be given several times; a set that "
-    "ships otherwise.",
+    metavar="SET|FILE",
+    help="A data set: chat, code, summarising, translation, or a file of prompts, one a line, or .jsonl. "
+    "May be given several times; the 64 of `trtspec verify` otherwise.",
 )
 @click.option(
     "--max-draft-tokens",
@@ -198,7 +198,7 @@ def _predict(
     draft: Path,
     as_json: bool,
     *,
-    prompts: Sequence[Path],
+    prompts: Sequence[str],
     max_draft_tokens: int,
     concurrency: tuple[int, ...],
     max_tokens: int,
@@ -225,7 +225,7 @@ def _measure(
     pair_or_url: str,
     as_json: bool,
     *,
-    prompts: Sequence[Path],
+    prompts: Sequence[str],
     max_draft_tokens: int,
     concurrency: tuple[int, ...],
     max_tokens: int,
@@ -286,13 +286,15 @@ def _ask(client: Client, prompts: Sequence[str], max_tokens: int, setting: Setti
     )
 
 
-def _datasets(files: Sequence[Path]) -> dict[str, tuple[str, ...]]:
-    """Return prompts by the name of their data set, which is their file."""
-    from trtspec.client.verify.prompts import DEFAULT_PROMPTS, read_prompts
+def _datasets(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return prompts by the name of their data set: a shipped one, or a file."""
+    from trtspec.client._prompts import texts_only
+    from trtspec.client.bench.prompts import load_prompts
+    from trtspec.client.verify.prompts import DEFAULT_PROMPTS
 
-    if not files:
+    if not names:
         return {"shipped prompts": DEFAULT_PROMPTS}
-    return {str(file): read_prompts(file) for file in files}
+    return {name: texts_only(load_prompts(name), name) for name in names}
 
 
 def _check_recipe(recipe: Path | None) -> None:

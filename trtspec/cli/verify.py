@@ -143,7 +143,7 @@ def command(
             HuggingFaceReference,
             Settings,
             Verification,
-            read_prompts,
+            read_texts,
         )
 
         pair = pair_at(pair_or_url)
@@ -158,7 +158,7 @@ def command(
         if pair and num_draft_tokens and max(num_draft_tokens) > limit:
             raise click.UsageError(f"--num-draft-tokens goes to {max(num_draft_tokens)}, the pair to {limit}")
         settings = Settings(
-            prompts=read_prompts(prompts) if prompts else DEFAULT_PROMPTS,
+            prompts=read_texts(prompts) if prompts else DEFAULT_PROMPTS,
             num_draft_tokens=num_draft_tokens or (*range(limit + 1), AUTO),
             skip_refused_lengths=num_draft_tokens is None,
             dtype=dtype or (_dtype_of(pair) if pair else trusted.dtype),
