@@ -60,9 +60,7 @@ def compile_for(kernel: Any, *arguments: Any) -> None:
     One process compiles, the others wait and read: two would take twice as long, and numba may mix up
     the files of two that end together. What is kept and cannot be read is removed and made anew.
     """
-    from numba import typeof
-
-    signature = tuple(typeof(argument) for argument in arguments)
+    signature = tuple(kernel.typeof_pyval(argument) for argument in arguments)
     failed: list[BaseException] = []
 
     def work() -> None:
