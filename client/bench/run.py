@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from trtspec.client._errors import ClientError, InvalidArgument
+from trtspec.client._errors import InvalidArgument
 from trtspec.client.bench.load import Batch, run_segment
 from trtspec.client.bench.plan import Plan
 from trtspec.client.bench.random_tokens import WHY_NO_ACCEPTANCE
@@ -26,6 +26,7 @@ from trtspec.client.bench.result import (
 from trtspec.client.bench.statistics import largest_rate
 from trtspec.client.bench.summary import summarize
 from trtspec.client.bench.targets import Target
+from trtspec.errors import ClientError
 
 WARM_UP = -1
 OnSegment = Callable[[Segment], None]
