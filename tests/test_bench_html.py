@@ -112,7 +112,7 @@ def test_the_page_is_one_everybody_can_read_in_the_dark(result: BenchResult) -> 
     html = to_html(result)
     assert "color-scheme: light dark" in html
     assert "@media (prefers-color-scheme: dark)" in html
-    assert html.count('<svg role="img" aria-label="') == html.count("<svg ") == 6
+    assert html.count('<svg role="img" aria-label="') == html.count("<svg ") == 7
 
 
 def test_without_jinja2_one_is_told_how_to_get_it(

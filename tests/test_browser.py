@@ -46,7 +46,7 @@ def test_the_page_of_a_benchmark(browser: Browser, tmp_path: Path) -> None:
         assert words in seen.text
     assert seen.page_width <= WIDTH
     # Throughput, latency by two kinds of load, three distributions, acceptance.
-    assert len(seen.svgs) == 7
+    assert len(seen.svgs) == 8
     assert all(600 < width <= WIDTH and height > 300 for width, height in seen.svgs)
     assert browser.title_of(page) == "trtspec bench: code"
     assert {"γ=0", "γ=4", "auto", "theirs", "tokens/s in total", "share of answers"} <= set(seen.svg_text)
