@@ -62,6 +62,26 @@ def test_what_is_not_a_number_is_wrong_usage(capsys: pytest.CaptureFixture[str],
     assert "'nan' is not a number" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGHUP])
+def test_a_second_signal_does_not_end_the_cleaning_up(
+    monkeypatch: pytest.MonkeyPatch, second: signal.Signals
+) -> None:
+    cleaned = []
+
+    @click.command("slow")
+    def command_double() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            os.kill(os.getpid(), second)
+            cleaned.append("up")
+
+    monkeypatch.setattr(trtspec, "get_command", lambda ctx, name: command_double)
+    with pytest.raises(SystemExit) as stopped:
+        main(["slow"])
+    assert (stopped.value.code, cleaned) == (143, ["up"])
+
+
 def test_a_hangup_that_is_ignored_stays_ignored(monkeypatch):
     @click.command("hangup")
     def command_double() -> None:

@@ -115,9 +115,15 @@ def main(args: list[str] | None = None) -> None:
 
 @contextmanager
 def _signals_unwind() -> Iterator[None]:
-    """Turn the signals into Terminated; one that is ignored (nohup) or handled already stays so."""
+    """Turn the first of the signals into Terminated; one that is ignored (nohup) or handled stays so.
+
+    Those after it change nothing: `timeout` sends its signal twice, and the second would end what the
+    first one cleans up. Ctrl-C still interrupts that.
+    """
 
     def unwind(number: int, frame: FrameType | None) -> None:
+        for other in taken:
+            signal.signal(other, lambda number, frame: None)
         raise Terminated(number)
 
     taken = [number for number in ENDING_SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
