@@ -512,7 +512,7 @@ def _mlp(weights: Weights, layer: int, x: Floats, inner: int, room: Room) -> Non
     for row in range(rows):
         gate, up = room.gate[row], room.up[row]
         for i in range(gate.size):
-            gate[i] = gate[i] * up[i] / (np.float32(1.0) + _exp(-gate[i]))
+            gate[i] = gate[i] / (np.float32(1.0) + _exp(-gate[i])) * up[i]
     _apply(weights.down, layer, room.gate, rows, inner, room.update)
 
 

@@ -58,7 +58,8 @@ def load_weights(arch: Architecture, weights: Weights, positions: int) -> kernel
         gate=projection("mlp.gate_proj", inner, hidden, arch.mlp_bias),
         up=projection("mlp.up_proj", inner, hidden, arch.mlp_bias),
         down=projection("mlp.down_proj", hidden, inner, arch.mlp_bias),
-        norm=weights.take("model.norm.weight", hidden).float().numpy(),
+        # A copy: the tensor may be a view into the file.
+        norm=weights.take("model.norm.weight", hidden).float().numpy().copy(),
         head=head,
         cosines=rotations.real.contiguous().numpy(),
         sines=rotations.imag.contiguous().numpy(),
