@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from contextlib import nullcontext
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 PROMPT = "def read_lines(path):\n    "
 VERIFIED_PROMPTS = 20
-SPEED_DRAFT_LENGTHS = (0, 3, 5)
+# -1: the server chooses.
+SPEED_DRAFT_LENGTHS = (0, 3, 5, -1)
+SPEED_STREAMS = (1, 8)
 SPEED_RUNS = 5
 SPEED_TOKENS = 128
 
@@ -83,7 +86,10 @@ def command(ctx: click.Context, /, work: Path | None, max_tokens: int, as_json: 
             report = verify(client, reference, settings)
             if not as_json:
                 print_report(report)
-            say(f"6. time one stream of {SPEED_TOKENS} tokens, median of {SPEED_RUNS} interleaved runs")
+            say(
+                f"6. time answers of {SPEED_TOKENS} tokens, one and eight at a time, "
+                f"median of {SPEED_RUNS} interleaved runs"
+            )
             speeds = _measure_speeds(client)
             if not as_json:
                 _print_speeds(speeds)
@@ -101,21 +107,35 @@ def _stream(client: Client) -> None:
     click.echo()
 
 
-def _measure_speeds(client: Client) -> dict[int, float]:
-    """Return the median tokens per second of one stream, by draft length."""
+def _measure_speeds(client: Client) -> dict[int, dict[int, float]]:
+    """Return the median tokens per second of all answers, by how many are under way and draft length."""
     import statistics
     import time
 
-    speeds: dict[int, list[float]] = {length: [] for length in SPEED_DRAFT_LENGTHS}
-    for _ in range(SPEED_RUNS):
-        for num_draft_tokens, found in speeds.items():
-            started = time.perf_counter()
-            answer = client.generate(PROMPT, max_tokens=SPEED_TOKENS, num_draft_tokens=num_draft_tokens)
-            found.append(len(answer.token_ids) / (time.perf_counter() - started))
-    return {length: round(statistics.median(found), 1) for length, found in speeds.items()}
+    found: dict[tuple[int, int], list[float]] = {}
+    for _, streams, length in product(range(SPEED_RUNS), SPEED_STREAMS, SPEED_DRAFT_LENGTHS):
+        started = time.perf_counter()
+        answers = client.generate_many(
+            [PROMPT] * streams, concurrency=streams, max_tokens=SPEED_TOKENS, num_draft_tokens=length
+        )
+        tokens = sum(len(answer.token_ids) for answer in answers)
+        found.setdefault((streams, length), []).append(tokens / (time.perf_counter() - started))
+    return {
+        streams: {
+            length: round(statistics.median(found[streams, length]), 1) for length in SPEED_DRAFT_LENGTHS
+        }
+        for streams in SPEED_STREAMS
+    }
 
 
-def _print_speeds(speeds: dict[int, float]) -> None:
-    for num_draft_tokens, speed in speeds.items():
-        name = f"{num_draft_tokens} draft tokens" if num_draft_tokens else "without a draft"
-        click.echo(f"   {name:<16} {speed:6.1f} tokens/s  × {speed / speeds[0]:.2f}")
+def _print_speeds(speeds: dict[int, dict[int, float]]) -> None:
+    names = {0: "without a draft", -1: "auto"}
+    for length in SPEED_DRAFT_LENGTHS:
+        cells = [
+            f"{found[length]:8.1f} tokens/s  × {found[length] / found[0]:.2f}" for found in speeds.values()
+        ]
+        click.echo(f"   {names.get(length, f'{length} draft tokens'):<16} {'   '.join(cells)}")
+    click.echo(
+        "   A token of so small a target may cost less than a round's two calls of Triton, which answers\n"
+        "   share when there are several. `trtspec tune` and `bench` say what a draft brings your own pair."
+    )
