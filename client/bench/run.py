@@ -26,13 +26,13 @@ from trtspec.client.bench.result import (
 from trtspec.client.bench.statistics import largest_rate
 from trtspec.client.bench.summary import summarize
 from trtspec.client.bench.targets import Target
-from trtspec.errors import ClientError
+from trtspec.errors import ClientError, TrtspecError
 
 WARM_UP = -1
 OnSegment = Callable[[Segment], None]
 
 
-class Unfinished(ClientError):
+class Unfinished(TrtspecError):
     """A run that could not go on; `result` has the blocks that were whole, and the cause says why."""
 
     def __init__(self, message: str, result: BenchResult) -> None:
