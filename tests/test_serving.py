@@ -46,7 +46,8 @@ def test_a_stream_joins_to_the_whole(client: Client, num_draft_tokens: int) -> N
     whole = client.generate(DEFAULT_PROMPTS[19], **options)
     with client.stream(DEFAULT_PROMPTS[19], **options) as stream:
         deltas = list(stream)
-    assert len(deltas) > 5
+    # At most five tokens a round; without a draft a response has what a twentieth of a second brings.
+    assert len(deltas) > (5 if num_draft_tokens else 0)
     assert "".join(delta.text for delta in deltas) == whole.text
     assert sum((delta.token_ids for delta in deltas), ()) == whole.token_ids
     assert sum((delta.log_probs for delta in deltas), ()) == pytest.approx(whole.log_probs, abs=1e-4)
