@@ -151,7 +151,7 @@ class HttpResponses:
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def _read(self) -> Generator[InferResponse, None, None]:
-        connection = None
+        connection = response = None
         try:
             if self._closed or self._abandoned:
                 return
@@ -177,16 +177,19 @@ class HttpResponses:
             self._on_end(self)
             if connection is not None:
                 connection.close()
+                if response is not None:  # which a connection that is not to be kept has let go of
+                    response.close()
 
     def _send(self) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         """Return a connection and the head of the response on it."""
         if (connection := self._pool.take()) is not None:
             try:
                 return connection, self._exchange(connection)
-            except TimeoutError:
-                raise
-            except BROKEN:
-                connection.close()  # the server had closed it while it was idle
+            except BaseException as error:
+                connection.close()
+                # Else the server had closed it while it was idle: a new one may do.
+                if isinstance(error, TimeoutError) or not isinstance(error, BROKEN):
+                    raise
         connection = self._pool.new()
         try:
             return connection, self._exchange(connection)
