@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from trtspec.engines.cpu import tensors as engine_side
 from trtspec.triton_repo.speculation.detokenizer import Detokenizer
 from trtspec.triton_repo.speculation.dispatch import Asked, Dispatcher
+from trtspec.triton_repo.speculation.draft_length import FixedDraftLength
 from trtspec.triton_repo.speculation.engine_tensors import EngineInputs, EngineRequest, read_replies, stack
 from trtspec.triton_repo.speculation.loop import Call, EngineCallError, Generation, Reply, Role
 from trtspec.triton_repo.speculation.output import Delta, Output
@@ -31,7 +32,8 @@ LONG_S = 60.0
 
 def generation(request: GenerationRequest) -> Generation:
     output = Output(Detokenizer(lambda ids: "x" * len(ids)), request.max_tokens, frozenset(request.eos_ids))
-    return Generation(request, output, draft_max_seq_len=1000, chunk_s=0.05)
+    length = FixedDraftLength(request.num_draft_tokens)
+    return Generation(request, output, draft_max_seq_len=1000, draft_length=length, chunk_s=0.05)
 
 
 def alone(request: GenerationRequest) -> list[int]:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizer_zoo import TEXTS, ZOO
 
+from trtspec.triton_repo.speculation.draft_length import FixedDraftLength
 from trtspec.triton_repo.speculation.loop import Generation
 from trtspec.triton_repo.speculation.output import Delta, Output
 from trtspec.triton_repo.speculation.request import GenerationRequest
@@ -57,7 +58,8 @@ def answer(
         stop_strings=tuple(stop_strings),
     )
     output = Output(tokenizer(name).detokenizer(), len(ids), frozenset(), stop_strings=request.stop_strings)
-    made = Generation(request, output, draft_max_seq_len=1000)
+    length = FixedDraftLength(num_draft_tokens)
+    made = Generation(request, output, draft_max_seq_len=1000, draft_length=length)
     target, draft = TargetDouble(reciting(ids)), TargetDouble(guessing(ids, right))
     return list(deltas(made, target=target, draft=draft))
 

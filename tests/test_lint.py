@@ -323,6 +323,20 @@ BREAKS = (
     broken(
         "draft.length",
         "ours",
+        parameter(LOOP, "num_draft_tokens", "1:5,4:9"),
+        file=LOOP,
+        says="num_draft_tokens is 1:5,4:9, the engine was built for 8",
+    ),
+    broken(
+        "draft.length",
+        "ours",
+        parameter(LOOP, "num_draft_tokens", "4:5,1:3"),
+        file=LOOP,
+        says="rows begin at 4, 1 requests in flight",
+    ),
+    broken(
+        "draft.length",
+        "ours",
         engine("target", max_draft_len=4, max_seq_len=2052),
         file=LOOP,
         says="max_draft_len is 8",

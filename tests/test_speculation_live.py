@@ -22,6 +22,7 @@ from trtspec.client.verify import DEFAULT_PROMPTS
 from trtspec.engines.pair import EnginePair
 from trtspec.triton_repo.repository import RepositoryOptions, write_repository
 from trtspec.triton_repo.server import FREE_PORTS, Server, serve
+from trtspec.triton_repo.speculation.draft_table import DraftTable
 from trtspec.triton_repo.speculation.metrics import HAND_OVER_S
 from trtspec.triton_repo.speculation.request import ADAPTIVE
 
@@ -30,10 +31,11 @@ MESSAGES = [{"role": "system", "content": "Write Python."}, {"role": "user", "co
 
 @pytest.fixture(scope="module")
 def adaptive_server(built_pair: EnginePair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The demo pair with a chat template, adapting unless a request fixes γ."""
+    """The demo pair with a chat template, and a draft for a request that is alone."""
     folder = tmp_path_factory.mktemp("adaptive")
     (folder / "template.jinja").write_text(TEMPLATES["Llama 3"])
-    options = RepositoryOptions(num_draft_tokens="auto", chat_template=folder / "template.jinja")
+    table = DraftTable(((1, 2), (2, 0)))
+    options = RepositoryOptions(num_draft_tokens=table, chat_template=folder / "template.jinja")
     with serve(write_repository(built_pair, folder / "repo", options), FREE_PORTS) as server:
         yield server
 
@@ -220,3 +222,20 @@ def test_the_server_counts_what_answers_tell(adaptive_server: Server) -> None:
     now = metrics(adaptive_server)
     assert now["trtspec_draft_length"] >= 0
     assert now["trtspec_draft_failures_total"] == now["trtspec_rejected_busy_total"] == 0
+
+
+def test_the_requests_in_flight_set_the_draft_length(client: Client) -> None:
+    alone = client.generate(DEFAULT_PROMPTS[3], max_tokens=24)
+    assert alone.speculation
+    assert len(alone.speculation.proposed_per_position) == 2
+    # Again where its neighbour had ended before it.
+    for _ in range(20):
+        with client.stream(DEFAULT_PROMPTS[3], max_tokens=1000, min_tokens=1000) as neighbour:
+            next(iter(neighbour))
+            answer = client.generate(DEFAULT_PROMPTS[3], max_tokens=24)
+        assert answer.token_ids == alone.token_ids
+        assert answer.speculation
+        if not answer.speculation.rounds:
+            break
+    assert answer.speculation.rounds == 0
+    assert "no draft tokens with 2 in flight (1:2,2:0)" in answer.speculation.off_reason

@@ -65,7 +65,7 @@ def generation(
         request,
         output,
         draft_max_seq_len=draft_max_seq_len,
-        draft_length=draft_length,
+        draft_length=draft_length or FixedDraftLength(request.num_draft_tokens),
         chunk_s=chunk_s,
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from trtspec.triton_repo.lint.config_file import ConfigFile, tensors
 from trtspec.triton_repo.lint.finding import Complaint
 from trtspec.triton_repo.lint.layout import Layout
+from trtspec.triton_repo.speculation.draft_table import longest, read_draft_tokens
 
 LOGITS = ("generation_logits", "context_logits", "draft_logits")
 # `logits_dtype` of an engine -> the dtype of the tensors that carry them.
@@ -68,9 +69,15 @@ def draft_length(layout: Layout) -> Iterator[Complaint]:
     loop = layout.loop
     if loop is None or layout.loop_owner != "trtspec":
         return
-    default, allowed = _number(loop, "num_draft_tokens"), _number(loop, "max_draft_len")
-    if default is not None and allowed is not None and default > allowed:
-        yield _beyond(loop, "num_draft_tokens", default, allowed)
+    default, allowed = loop.parameters.get("num_draft_tokens", "auto"), _number(loop, "max_draft_len")
+    try:
+        asked = 0 if default == "auto" else longest(read_draft_tokens(default))
+    except ValueError as error:
+        message = f"num_draft_tokens: {error}; the model does not load"
+        yield Complaint(loop.path, message, "correct it", loop.line_of("key", "num_draft_tokens"))
+    else:
+        if allowed is not None and asked > allowed:
+            yield _beyond(loop, "num_draft_tokens", default, allowed)
     engine = layout.target.engine if layout.target else None
     if engine and allowed is not None and allowed > engine.max_draft_len:
         yield _beyond(loop, "max_draft_len", allowed, engine.max_draft_len)
@@ -195,7 +202,7 @@ def _not_decoupled(file: ConfigFile, why: str) -> Complaint:
     return Complaint(file.path, f"is not decoupled; {why}", repair, file.line_of_field("decoupled"))
 
 
-def _beyond(loop: ConfigFile, name: str, found: int, built: int) -> Complaint:
+def _beyond(loop: ConfigFile, name: str, found: int | str, built: int) -> Complaint:
     message = f"{name} is {found}, the engine was built for {built}"
     return Complaint(loop.path, message, f"set it to {built}", loop.line_of("key", name))
 

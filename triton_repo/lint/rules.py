@@ -38,7 +38,12 @@ RULES = (
     Rule("decoupled.nvidia", "error", "Neither is under NVIDIA's loop.", pairing.nvidia_decoupled),
     Rule("batch.dimension", "error", "Engines' models have a batch dimension.", pairing.batch_dimension),
     Rule("batch.size", "error", "max_batch_size is within the engine's.", pairing.batch_size),
-    Rule("draft.length", "error", "γ is within what the target was built for.", pairing.draft_length),
+    Rule(
+        "draft.length",
+        "error",
+        "γ is a number, auto or a table, within what the target was built for.",
+        pairing.draft_length,
+    ),
     Rule("limits.engine", "error", "The loop's limits are within the engines'.", pairing.limits),
     Rule("logits.dtype", "error", "Logits have the dtype that the engine gives.", pairing.logits_dtype),
     Rule("logits.agree", "error", "Logits have one dtype in all models.", pairing.logits_agree),

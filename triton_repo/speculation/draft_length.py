@@ -214,7 +214,7 @@ class DraftLengths:
 
 
 class SharedDraftLength:
-    """The γ that pays best for one request, round by round; or a fixed one, from which others learn."""
+    """The γ that pays best for one request, round by round; or one that is set, from which others learn."""
 
     def __init__(self, shared: DraftLengths, fixed: FixedDraftLength | None = None) -> None:
         self._shared = shared
@@ -228,6 +228,8 @@ class SharedDraftLength:
 
     @property
     def off_reason(self) -> str:
+        if self._fixed:
+            return self._fixed.off_reason
         return "" if self.speculates else "tokens come faster without a draft at present"
 
     def choose(self, remaining: int) -> Step:

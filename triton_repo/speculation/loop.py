@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .call_times import CallTimes
-from .draft_length import DraftLength, FixedDraftLength, Step
+from .draft_length import DraftLength, Step
 from .output import Delta, Output, Token
 from .request import GenerationRequest
 
@@ -120,8 +120,8 @@ class Generation:
 
     Args:
         draft_max_seq_len: tokens the draft engine holds.
+        draft_length: chooses γ for every round.
         draft_is_off: says, each time before the draft is asked, why it must not be; "" if it may.
-        draft_length: chooses γ for every round; None takes the one the request asks for.
         chunk_s: how long a call of the target alone may take until its one reply; None: as long as
             it takes, and it streams.
         arrival_s: when the request came, by `time.monotonic`; None for now.
@@ -133,8 +133,8 @@ class Generation:
         output: Output,
         *,
         draft_max_seq_len: int,
+        draft_length: DraftLength,
         draft_is_off: Callable[[], str] = str,
-        draft_length: DraftLength | None = None,
         chunk_s: float | None = None,
         arrival_s: float | None = None,
     ) -> None:
@@ -143,7 +143,7 @@ class Generation:
         self._output = output
         self._draft_max_seq_len = draft_max_seq_len
         self._draft_is_off = draft_is_off
-        self._draft_length = draft_length or FixedDraftLength(request.num_draft_tokens)
+        self._draft_length = draft_length
         self.times = CallTimes(self._draft_length, arrival_s=arrival_s)
         self._chunk_s = chunk_s
         self._proposal: Reply | None = None

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from .draft_table import DraftTokens, longest, read_draft_tokens
+
 # As a request's or the repository's number of draft tokens: choose it for every round.
 ADAPTIVE = -1
 
@@ -25,7 +27,7 @@ class Limits:
     max_seq_len: int
     draft_max_seq_len: int
     max_draft_len: int
-    default_draft_len: int
+    default_draft_len: DraftTokens
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> Limits:
@@ -36,7 +38,7 @@ class Limits:
             max_seq_len=int(settings["max_seq_len"]),
             draft_max_seq_len=int(settings["draft_max_seq_len"]),
             max_draft_len=int(settings["max_draft_len"]),
-            default_draft_len=ADAPTIVE if default == "auto" else int(default),
+            default_draft_len=ADAPTIVE if default == "auto" else read_draft_tokens(default),
         )
 
 
@@ -88,7 +90,7 @@ class GenerationRequest:
 
     prompt_ids: tuple[int, ...]
     max_tokens: int
-    num_draft_tokens: int
+    num_draft_tokens: DraftTokens
     eos_ids: tuple[int, ...]
     min_tokens: int = 0
     stop_strings: tuple[str, ...] = ()
@@ -124,7 +126,7 @@ class GenerationRequest:
                 f"min_tokens is {self.min_tokens}; it must lie between 0 and max_tokens {self.max_tokens}",
             ),
             (
-                not ADAPTIVE <= self.num_draft_tokens <= limits.max_draft_len,
+                not ADAPTIVE <= longest(self.num_draft_tokens) <= limits.max_draft_len,
                 f"num_draft_tokens is {self.num_draft_tokens}; the engine was built for 0 to "
                 f"{limits.max_draft_len}, and {ADAPTIVE} adapts",
             ),

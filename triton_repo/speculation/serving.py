@@ -15,7 +15,8 @@ from .callers import Caller, Callers
 from .chat import Chat
 from .dispatch import Dispatcher
 from .draft_gate import DraftGate
-from .draft_length import DraftLengths, FixedDraftLength
+from .draft_length import DraftLengths, FixedDraftLength, SharedDraftLength
+from .draft_table import DraftTable, DraftTokens, TabledDraftLength
 from .engines import Engines
 from .metrics import Metrics
 from .output import Output
@@ -100,17 +101,21 @@ class TritonPythonModel:
             inputs, self._tokenizer, self._chat, self._limits, self._eos_ids, self._excludes_input
         )
         output = Output.of(request, self._tokenizer.detokenizer())
-        adapts = request.num_draft_tokens == ADAPTIVE
-        fixed = None if adapts else FixedDraftLength(request.num_draft_tokens)
         return Answer(
             request,
             output,
             caller,
             self._runtime,
             self._gate,
-            self._draft_lengths.request(fixed),
+            self._draft_length(request.num_draft_tokens),
             self._metrics,
             draft_max_seq_len=self._limits.draft_max_seq_len,
             arrival_s=arrival_s,
             streams=inputs.flag("stream"),
         )
+
+    def _draft_length(self, asked: DraftTokens) -> SharedDraftLength:
+        lengths = self._draft_lengths
+        if isinstance(asked, DraftTable):
+            return lengths.request(TabledDraftLength(asked, lambda: lengths.in_flight))
+        return lengths.request(None if asked == ADAPTIVE else FixedDraftLength(asked))

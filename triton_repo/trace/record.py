@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from trtspec.engines.pair import EnginePair
 from trtspec.errors import EngineError, RepositoryError
+from trtspec.triton_repo.speculation.draft_length import FixedDraftLength
 from trtspec.triton_repo.speculation.loop import Call, Generation, Reply, common_length
 from trtspec.triton_repo.speculation.output import Output
 from trtspec.triton_repo.speculation.request import GenerationRequest, Limits, RequestError, Sampling
@@ -123,14 +124,24 @@ def trace(
         request.check(limits)
     except RequestError as error:
         raise EngineError(f"{pair.path}: {error}") from error
-    return _run(pair, prompt, request, limits, tokenizer)
+    return _run(pair, prompt, request, limits, tokenizer, num_draft_tokens)
 
 
 def _run(
-    pair: EnginePair, prompt: str, request: GenerationRequest, limits: Limits, tokenizer: Tokenizer
+    pair: EnginePair,
+    prompt: str,
+    request: GenerationRequest,
+    limits: Limits,
+    tokenizer: Tokenizer,
+    num_draft_tokens: int,
 ) -> Trace:
     output = Output.of(request, tokenizer.detokenizer())
-    generation = Generation(request, output, draft_max_seq_len=limits.draft_max_seq_len)
+    generation = Generation(
+        request,
+        output,
+        draft_max_seq_len=limits.draft_max_seq_len,
+        draft_length=FixedDraftLength(num_draft_tokens),
+    )
     engines = {
         "target": _Engine(pair.target, request.sampling, request.eos_ids),
         "draft": _Engine(pair.draft, request.sampling, request.eos_ids),
@@ -147,7 +158,7 @@ def _run(
         prompt=prompt,
         text=text,
         finish_reason=output.finish_reason,
-        num_draft_tokens=request.num_draft_tokens,
+        num_draft_tokens=num_draft_tokens,
         rounds=tuple(scribe.rounds),
         proposed=generation.speculation.proposed,
         accepted=generation.speculation.accepted,

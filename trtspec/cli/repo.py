@@ -35,12 +35,17 @@ class _DefaultGroup(click.Group):
 
 
 class _DraftTokens(click.ParamType):  # type: ignore[type-arg]
-    """A number of draft tokens, or auto."""
+    """A number of draft tokens, auto, or a table by the number of requests in flight."""
 
-    name = "auto|N"
+    name = "N|auto|TABLE"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if value == "auto" else click.IntRange(min=0).convert(value, param, ctx)
+        from trtspec.triton_repo.speculation.draft_table import read_draft_tokens
+
+        try:
+            return value if value == "auto" else read_draft_tokens(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 def _gpus(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
@@ -84,7 +89,8 @@ def command() -> None:
 @click.option(
     "--num-draft-tokens",
     type=_DraftTokens(),
-    help="γ of a request that asks for none; auto: chosen for every round.  [default: 5]",
+    help="γ of a request that asks for none. auto: chosen for every round; 1:5,4:3,16:0: 5 from one request "
+    "in flight on, 3 from four, none from sixteen.  [default: 5]",
 )
 @click.option(
     "--chat-template",
