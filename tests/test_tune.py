@@ -16,15 +16,16 @@ from safetensors.torch import load_file, save_file
 
 from trtspec.build.tune.agreement import Agreement, pooled, replay
 from trtspec.build.tune.huggingface_model import HuggingFaceModel
-from trtspec.build.tune.intervals import proportion, ratio
+from trtspec.build.tune.intervals import Estimate, proportion, ratio
 from trtspec.build.tune.measurement import Measured, TuneOptions, measure, measure_pair
 from trtspec.build.tune.models import EngineModel, write_engine
 from trtspec.build.tune.pass_time import PassTime, pass_time, unrest
-from trtspec.build.tune.prediction import predict
+from trtspec.build.tune.prediction import Point, advise, predict
 from trtspec.build.tune.published import LEVIATHAN, TABLES
 from trtspec.build.tune.tables import prediction_tables
 from trtspec.errors import BuildError, CheckpointError, PairError
 from trtspec.theory import Costs, break_even_acceptance, speed_up, tokens_per_target_call
+from trtspec.triton_repo.speculation.draft_table import DraftTable, read_draft_tokens
 
 LOADS = (1, 4)
 
@@ -246,12 +247,15 @@ def test_what_is_too_near_to_tell_is_not_recommended() -> None:
     assert "too near to tell, give more prompts" in found.advice.reason
 
 
-def test_where_speculation_pays_at_some_loads_only_the_server_is_to_choose() -> None:
+def test_where_speculation_pays_at_some_loads_only_a_table_says_at_which() -> None:
     agreement = drawn(0.8, 100, 100)
     cheap, dear = (costing(agreement, 0.05, verified).target[1] for verified in (0.0, 1.0))
     found = predict(Measured((agreement,), {1: cheap, 16: dear}, {1: 0.001, 16: 0.001}), 8)
     assert [load.recommended > 0 for load in found.advice.loads] == [True, False]
-    assert found.advice.num_draft_tokens == "auto"
+    best = found.advice.loads[0].recommended
+    assert found.advice.table == ((1, best), (16, 0))
+    assert found.advice.num_draft_tokens == f"1:{best},16:0"
+    assert found.advice.as_json()["num_draft_tokens"] == f"1:{best},16:0"
     assert "not at 16 in flight" in found.advice.reason
 
 
@@ -267,6 +271,47 @@ def test_a_draft_length_that_is_near_the_best_at_every_load_is_for_all() -> None
             if (p.num_draft_tokens, p.concurrency) == (found.advice.num_draft_tokens, load.concurrency)
         )
         assert chosen.speed_up.value >= 0.95 * load.fastest
+
+
+def points(speed_ups: Sequence[Sequence[float]], certain: Sequence[bool]) -> list[Point]:
+    """Points at 1, 2, 4 … in flight, of γ from 1 on; where not certain, no gain is sure."""
+    found = []
+    for number, (gains, sure) in enumerate(zip(speed_ups, certain, strict=True)):
+        for length, gain in enumerate((1.0, *gains)):
+            low = gain if sure or not length else min(gain, 0.9)
+            estimate = Estimate(low, gain, gain)
+            found.append(Point(length, 2**number, Estimate(1.0, 1.0, 1.0), estimate))
+    return found
+
+
+@given(
+    speed_ups=st.lists(st.lists(st.floats(0.5, 3), min_size=4, max_size=4), min_size=1, max_size=6),
+    data=st.data(),
+)
+def test_the_table_is_near_the_best_at_every_load_and_0_where_nothing_surely_gains(
+    speed_ups: list[list[float]], data: st.DataObject
+) -> None:
+    certain = data.draw(st.lists(st.booleans(), min_size=len(speed_ups), max_size=len(speed_ups)))
+    given_points = points(speed_ups, certain)
+    costs = {(point.num_draft_tokens, point.concurrency): Costs(0.1) for point in given_points}
+    found = advise(given_points, Estimate(0.5, 0.5, 0.5), costs)
+    table = DraftTable(found.table)
+    for load, gains in zip(found.loads, speed_ups, strict=True):
+        length = table.at(load.concurrency)
+        assert (length == 0) == (load.recommended == 0)
+        assert (1.0, *gains)[length] >= 0.95 * load.fastest
+    lengths = [length for _, length in found.table]
+    assert all(one != next_one for one, next_one in itertools.pairwise(lengths))
+    expected = table if len(lengths) > 1 else lengths[0]
+    assert read_draft_tokens(str(found.num_draft_tokens)) == expected
+
+
+def test_loads_that_can_share_a_draft_length_do() -> None:
+    speed_ups = [[1.5, 2.0, 1.9, 1.0], [1.4, 1.75, 1.8, 1.0], [1.3, 1.1, 1.0, 0.9], [0.9, 0.8, 0.7, 0.6]]
+    given_points = points(speed_ups, [True] * 4)
+    costs = {(point.num_draft_tokens, point.concurrency): Costs(0.1) for point in given_points}
+    found = advise(given_points[::-1], Estimate(0.5, 0.5, 0.5), costs)
+    assert found.num_draft_tokens == "1:2,4:1,8:0"
 
 
 @given(st.floats(0.01, 0.5), st.floats(0, 0.3), st.integers(1, 12))

@@ -130,15 +130,18 @@ def test_a_pair_is_predicted_and_written_into_a_recipe(demo_pair: Path, tmp_path
     assert f"{code}: 3 answers of the target, read by the draft" in shown.stderr
 
 
-def test_what_was_advised_is_what_a_repository_answers_with(built_pair: EnginePair, tmp_path: Path) -> None:
+@pytest.mark.parametrize("advised", [3, "1:5,4:3,16:0"])
+def test_what_was_advised_is_what_a_repository_answers_with(
+    built_pair: EnginePair, tmp_path: Path, advised: int | str
+) -> None:
     recipe = tmp_path / "recipe.toml"
-    set_key(recipe, "repo", "num_draft_tokens", 3, ["why"])
+    set_key(recipe, "repo", "num_draft_tokens", advised, ["why"])
     output = tmp_path / "repo"
     result = CliRunner().invoke(
         trtspec, ["repo", str(built_pair.path), "--output", str(output), "--recipe", str(recipe)]
     )
     assert result.exit_code == 0, result.output
-    assert 'string_value: "3"' in (output / "tensorrt_llm_bls" / "config.pbtxt").read_text()
+    assert f'string_value: "{advised}"' in (output / "tensorrt_llm_bls" / "config.pbtxt").read_text()
 
 
 def test_a_data_set_is_a_shipped_one_or_a_file_of_texts(demo_pair: Path, tmp_path: Path) -> None:
@@ -320,7 +323,9 @@ def test_a_running_server_is_measured(live_server: Server, tmp_path: Path) -> No
     assert result.exit_code == 0, result.output
     assert "turn 1 of 3: γ 0 at 1, γ 1 at 1" in result.stderr
     assert "fitted after" in result.stdout
-    assert result.stdout.splitlines()[-1].startswith("num_draft_tokens = ")
+    *_, command, entry = result.stdout.splitlines()
+    assert command.startswith("trtspec repo PAIR --output DIR --num-draft-tokens ")
+    assert entry.startswith("num_draft_tokens = ")
 
 
 def test_neither_a_pair_nor_a_server_is_an_error(tmp_path: Path) -> None:

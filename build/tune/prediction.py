@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from trtspec.build.tune.agreement import pooled
 from trtspec.build.tune.intervals import Estimate
 from trtspec.build.tune.measurement import Measured
 from trtspec.theory import Costs, break_even_acceptance, round_cost
 
-# A fixed γ within that share of the best one at every load is as good as one that adapts.
+# A γ within that share of the best one is as good: loads that have one in common share it.
 NEAR_BEST = 0.95
 
 
@@ -41,9 +41,17 @@ class Load:
 class Advice:
     """What to set, and why."""
 
-    num_draft_tokens: int | Literal["auto"]
+    # From so many requests in flight on: γ. The first row is for 1.
+    table: tuple[tuple[int, int], ...]
     loads: tuple[Load, ...]
     reason: str
+
+    @property
+    def num_draft_tokens(self) -> int | str:
+        """The table as a repository takes it; a number where it has one row."""
+        if len(self.table) == 1:
+            return self.table[0][1]
+        return ",".join(f"{start}:{length}" for start, length in self.table)
 
     @property
     def speculate(self) -> bool:
@@ -52,7 +60,11 @@ class Advice:
 
     def as_json(self) -> dict[str, Any]:
         """Return it in JSON's types, the verdict first."""
-        return {"speculate": self.speculate, **asdict(self)}
+        return {
+            "speculate": self.speculate,
+            "num_draft_tokens": self.num_draft_tokens,
+            **asdict(self),
+        }
 
 
 @dataclass(frozen=True)
@@ -115,7 +127,7 @@ def advise(points: Sequence[Point], acceptance: Estimate, costs: Mapping[tuple[i
         for flying in dict.fromkeys(point.concurrency for point in points)
     )
     speed_ups = {(point.num_draft_tokens, point.concurrency): point.speed_up.value for point in points}
-    return Advice(_one_for_all(loads, speed_ups), loads, _reason(loads, acceptance))
+    return Advice(_table(loads, speed_ups), loads, _reason(loads, acceptance))
 
 
 def _load(points: Sequence[Point], costs: Mapping[tuple[int, int], Costs]) -> Load:
@@ -137,14 +149,33 @@ def _load(points: Sequence[Point], costs: Mapping[tuple[int, int], Costs]) -> Lo
     )
 
 
-def _one_for_all(loads: Sequence[Load], speed_ups: Mapping[tuple[int, int], float]) -> int | Literal["auto"]:
-    """Return the γ that is near the best at every load, "auto" where there is none."""
+def _table(loads: Sequence[Load], speed_ups: Mapping[tuple[int, int], float]) -> tuple[tuple[int, int], ...]:
+    """Return γ from so many requests in flight on; neighbours that can share one make one row."""
+    rows: list[tuple[list[Load], int]] = []
+    for load in sorted(loads, key=lambda load: load.concurrency):
+        before = rows[-1][0] if rows else []
+        shared = _shared_length([*before, load], speed_ups)
+        if before and shared is not None:
+            rows[-1] = ([*before, load], shared)
+        else:
+            rows.append(([load], load.recommended))
+    return tuple((row[0].concurrency if n else 1, length) for n, (row, length) in enumerate(rows))
+
+
+def _shared_length(loads: Sequence[Load], speed_ups: Mapping[tuple[int, int], float]) -> int | None:
+    """Return the γ that is near the best at each of the loads; None where there is none.
+
+    Where nothing surely gains, nothing but 0 will do.
+    """
+    lengths = {load.recommended for load in loads}
+    if 0 in lengths:
+        return 0 if len(lengths) == 1 else None
     shares = {
         length: min(speed_ups[length, load.concurrency] / load.fastest for load in loads)
-        for length in {load.recommended for load in loads}
+        for length in sorted(lengths)
     }
     found = max(shares, key=shares.__getitem__)
-    return found if shares[found] >= NEAR_BEST else "auto"
+    return found if shares[found] >= NEAR_BEST else None
 
 
 def _reason(loads: Sequence[Load], acceptance: Estimate) -> str:

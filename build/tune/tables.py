@@ -143,7 +143,9 @@ def _advice(title: str, points: Sequence[Point], advice: Advice) -> Iterator[Tab
     heads = ("in flight", "c + v", "o", "gains above α", "best γ", "S", "95 %", "use γ")
     yield _table("What to use", heads, chosen)
     yield advice.reason
-    yield f"num_draft_tokens = {json.dumps(advice.num_draft_tokens)}"
+    found = advice.num_draft_tokens
+    yield f"trtspec repo PAIR --output DIR --num-draft-tokens {found}   # or in a recipe, as --write does:"
+    yield f"num_draft_tokens = {json.dumps(found)}"
 
 
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
