@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from trtspec.build.tune.fitting import Sample, Setting
 from trtspec.cli import trtspec
-from trtspec.cli.tune import _ask
+from trtspec.cli.tune_server import ask as ask_server
 from trtspec.client import Client, Generation, Speculation
 from trtspec.engines.pair import EnginePair
 from trtspec.errors import BuildError, CheckpointError, ClientError, EngineError, RecipeError
@@ -348,7 +348,7 @@ class AnsweringClient:
 
 
 def ask(client: AnsweringClient, setting: Setting) -> Sample:
-    return _ask(cast(Client, client), ["a", "b"], 3, setting)
+    return ask_server(cast(Client, client), ["a", "b"], 3, setting)
 
 
 def test_counts_of_all_answers_are_added_up() -> None:

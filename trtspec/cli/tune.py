@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +12,11 @@ import click
 from trtspec.cli.fields import Number
 from trtspec.cli.numbers import Numbers
 from trtspec.cli.pair_or_url import pair_at, served
+from trtspec.cli.result_tables import show
+from trtspec.cli.tune_theory import show_published, show_theory
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from trtspec.build.tune.fitting import Sample, Setting
     from trtspec.build.tune.prediction import Advice
-    from trtspec.client import Client
 
 # More than any engine is built for, and few enough to be listed.
 MOST_DRAFT_TOKENS = 32
@@ -29,8 +25,6 @@ MOST_AT_ONCE = 1024
 LEAST_ANSWERS = 16
 # Target steps that a draft step, a token or a round may be said to cost.
 DEAREST = 1000
-# Columns of a table at most.
-WIDEST = 200
 
 _ASKING = frozenset({"what", "prompts", "max_draft_tokens", "concurrency", "max_tokens", "write"})
 # What each way to use the command reads, beside --json.
@@ -146,12 +140,9 @@ def command(
     way = "--published" if published else "--alpha" if theory else "a PAIR or URL"
     _refuse_unread("TARGET and DRAFT" if len(what) == 2 else way)
     if published:
-        from trtspec.build.tune.published import TABLES, published_as_json
-        from trtspec.build.tune.tables import published_tables
-
-        _show(as_json, published_as_json(TABLES), published_tables(TABLES))
+        show_published(as_json)
     elif alpha is not None and cost_ratio is not None:
-        _theory(alpha, cost_ratio, as_json, **options)
+        show_theory(alpha, cost_ratio, as_json, **options)
     elif len(what) == 2:
         _predict(Path(what[0]), Path(what[1]), as_json, **options)
     else:
@@ -171,26 +162,6 @@ def _refuse_unread(way: str) -> None:
     ]
     if unread:
         raise click.UsageError(f"{', '.join(unread)}: of no use with {way}")
-
-
-def _theory(
-    alpha: float,
-    cost_ratio: float,
-    as_json: bool,
-    *,
-    verify_cost: float,
-    round_cost: float,
-    gamma: int | None,
-    max_draft_tokens: int,
-    **unused: Any,
-) -> None:
-    from trtspec.build.tune.outlook import outlook
-    from trtspec.build.tune.tables import outlook_tables
-    from trtspec.theory import Costs
-
-    lengths = range(max_draft_tokens + 1) if gamma is None else (gamma,)
-    found = outlook(alpha, Costs(cost_ratio, verify_cost, round_cost), lengths, max_draft_tokens)
-    _show(as_json, asdict(found), outlook_tables(found))
 
 
 def _predict(
@@ -216,7 +187,7 @@ def _predict(
     say = _quiet if as_json else _to_stderr
     measured = measure_pair(target, draft, _datasets(prompts), options, report=say)
     found = predict(measured, max_draft_tokens, round_overhead_s=round_overhead_ms / 1000)
-    _show(as_json, prediction_as_json(measured, found), prediction_tables(measured, found))
+    show(as_json, prediction_as_json(measured, found), prediction_tables(measured, found))
     if write:
         _write(write, found.advice, f"Predicted by `trtspec tune` from {target} and {draft}.")
 
@@ -235,6 +206,7 @@ def _measure(
 ) -> None:
     from trtspec.build.tune.experiment import run_experiment
     from trtspec.build.tune.tables import experiment_tables
+    from trtspec.cli.tune_server import ask
     from trtspec.client import Client
     from trtspec.errors import BuildError
 
@@ -249,41 +221,15 @@ def _measure(
         max_draft_tokens = min(max_draft_tokens, pair.manifest.target.settings.max_draft_len)
     with served(pair, "trtspec-tune-") if pair else nullcontext(pair_or_url) as url, Client(url) as client:
         found = run_experiment(
-            lambda setting: _ask(client, texts, max_tokens, setting),
+            lambda setting: ask(client, texts, max_tokens, setting),
             max_draft_tokens,
             concurrency,
             points=points,
             report=_quiet if as_json else _to_stderr,
         )
-    _show(as_json, found.as_json(), experiment_tables(found))
+    show(as_json, found.as_json(), experiment_tables(found))
     if write:
         _write(write, found.advice, f"Measured by `trtspec tune` of {pair_or_url}.")
-
-
-def _ask(client: Client, prompts: Sequence[str], max_tokens: int, setting: Setting) -> Sample:
-    """Ask all prompts, so many at a time, and return what came."""
-    import time
-
-    from trtspec.build.tune.fitting import Sample
-    from trtspec.errors import ClientError
-
-    length = setting.num_draft_tokens
-    started = time.perf_counter()
-    answers = client.generate_many(
-        prompts, concurrency=setting.concurrency, max_tokens=max_tokens, num_draft_tokens=length
-    )
-    seconds = time.perf_counter() - started
-    known = [answer.speculation for answer in answers if answer.speculation]
-    if len(known) < len(answers):
-        raise ClientError("tune: the server does not say how many draft tokens it kept; ask one of trtspec")
-    for speculation in known:
-        if length and speculation.off_reason:
-            raise ClientError(f"tune: the server went on without its draft: {speculation.off_reason}")
-    return Sample(
-        tokens=sum(len(answer.token_ids) for answer in answers),
-        seconds=seconds,
-        kept=tuple((speculation.rounds, *speculation.accepted_per_position) for speculation in known),
-    )
 
 
 def _datasets(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -313,20 +259,6 @@ def _write(recipe: Path, advice: Advice, origin: str) -> None:
     )
     why = (origin, advice.reason, f"The best γ by load: {table}.")
     set_key(recipe, "repo", "num_draft_tokens", advice.num_draft_tokens, why)
-
-
-def _show(as_json: bool, result: dict[str, Any], parts: Iterable[Table | str]) -> None:
-    if as_json:
-        click.echo(json.dumps(result))
-        return
-    from rich.console import Console
-
-    console = Console(soft_wrap=True, highlight=False, markup=False)
-    wide = console.options.update(width=WIDEST)
-    for part in parts:
-        # Wider than the terminal rather than cut off.
-        console.width = max(console.width, console.measure(part, options=wide).maximum)
-        console.print(part)
 
 
 def _quiet(line: str) -> None:

@@ -1,0 +1,30 @@
+"""A result as tables in the terminal, or as one JSON object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+# Columns of a table at most.
+WIDEST = 200
+
+
+def show(as_json: bool, result: dict[str, Any], parts: Iterable[Table | str]) -> None:
+    """Print a result: its tables and lines, or all of it as JSON."""
+    if as_json:
+        click.echo(json.dumps(result))
+        return
+    from rich.console import Console
+
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    wide = console.options.update(width=WIDEST)
+    for part in parts:
+        # Wider than the terminal rather than cut off.
+        console.width = max(console.width, console.measure(part, options=wide).maximum)
+        console.print(part)
