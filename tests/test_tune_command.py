@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 from trtspec.build.tune.fitting import Sample, Setting
 from trtspec.cli import trtspec
 from trtspec.cli.tune_server import ask as ask_server
-from trtspec.client import Client, Generation, Speculation
+from trtspec.cli.tune_server import longest_draft
+from trtspec.client import Client, Generation, RequestRefused, Speculation
 from trtspec.engines.pair import EnginePair
 from trtspec.errors import BuildError, CheckpointError, ClientError, EngineError, RecipeError
 from trtspec.recipe.edit import set_key
@@ -326,6 +327,14 @@ def test_a_running_server_is_measured(live_server: Server, tmp_path: Path) -> No
     *_, command, entry = result.stdout.splitlines()
     assert command.startswith("trtspec repo PAIR --output DIR --num-draft-tokens ")
     assert entry.startswith("num_draft_tokens = ")
+
+
+def test_no_longer_drafts_are_asked_for_than_the_server_takes(live_server: Server) -> None:
+    with Client(live_server.grpc_url) as client:
+        assert longest_draft(client, "def f(", 10) == 8
+        assert longest_draft(client, "def f(", 3) == 3
+        with pytest.raises(RequestRefused, match="no tokens"):
+            longest_draft(client, "", 10)
 
 
 def test_neither_a_pair_nor_a_server_is_an_error(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def _measure(
 ) -> None:
     from trtspec.build.tune.experiment import run_experiment
     from trtspec.build.tune.tables import experiment_tables
-    from trtspec.cli.tune_server import ask
+    from trtspec.cli.tune_server import ask, longest_draft
     from trtspec.client import Client
     from trtspec.errors import BuildError
 
@@ -217,15 +217,16 @@ def _measure(
     # Few, but from all over the data sets.
     texts = texts[:: max(1, len(texts) // max(LEAST_ANSWERS, *concurrency))]
     pair = pair_at(pair_or_url)
-    if pair:
-        max_draft_tokens = min(max_draft_tokens, pair.manifest.target.settings.max_draft_len)
+    say = _quiet if as_json else _to_stderr
     with served(pair, "trtspec-tune-") if pair else nullcontext(pair_or_url) as url, Client(url) as client:
+        if (longest := longest_draft(client, texts[0], max_draft_tokens)) < max_draft_tokens:
+            say(f"{pair_or_url} takes {longest} draft tokens at most: longer drafts are not looked at")
         found = run_experiment(
             lambda setting: ask(client, texts, max_tokens, setting),
-            max_draft_tokens,
+            longest,
             concurrency,
             points=points,
-            report=_quiet if as_json else _to_stderr,
+            report=say,
         )
     show(as_json, found.as_json(), experiment_tables(found))
     if write:

@@ -34,3 +34,22 @@ def ask(client: Client, prompts: Sequence[str], max_tokens: int, setting: Settin
         seconds=seconds,
         kept=tuple((speculation.rounds, *speculation.accepted_per_position) for speculation in known),
     )
+
+
+def longest_draft(client: Client, prompt: str, most: int) -> int:
+    """Return the largest number of draft tokens, up to `most`, that the server's engines take.
+
+    Raises RequestRefused where it takes not even one.
+    """
+    from trtspec.client import RequestRefused
+
+    length = most
+    while True:
+        try:
+            client.generate(prompt, max_tokens=1, num_draft_tokens=length)
+        except RequestRefused:
+            if length == 1:
+                raise
+            length -= 1
+        else:
+            return length
