@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -133,20 +135,17 @@ def _time_passes(
     """
     most = options.max_draft_tokens + 1
     verifying = sorted({1, most, *(rows for rows in ROWS if rows < most)})
-    target_s: dict[int, dict[int, list[float]]] = {n: {r: [] for r in verifying} for n in options.concurrency}
-    draft_s: dict[int, list[float]] = {n: [] for n in options.concurrency}
+    models = {"target": target, "draft": draft}
+    counts = [*(("target", rows) for rows in verifying), ("draft", 1)]
+    taken: dict[tuple[str, int, int], list[float]] = defaultdict(list)
     for turn in range(TIMED + 1):
-        for sequences in options.concurrency:
-            took = {rows: target.pass_seconds(sequences, rows, context) for rows in verifying}
-            step = draft.pass_seconds(sequences, 1, context)
+        for sequences, (role, rows) in product(options.concurrency, counts):
+            seconds = models[role].pass_seconds(sequences, rows, context)
             if turn:  # the first is a warm-up
-                draft_s[sequences].append(step)
-                for rows, seconds in took.items():
-                    target_s[sequences][rows].append(seconds)
-    curves = {sequences: pass_time(samples) for sequences, samples in target_s.items()}
-    steps = {sequences: min(samples) for sequences, samples in draft_s.items()}
-    taken = [*draft_s.values(), *(took for samples in target_s.values() for took in samples.values())]
-    return curves, steps, unrest(taken)
+                taken[role, sequences, rows].append(seconds)
+    curves = {n: pass_time({r: taken["target", n, r] for r in verifying}) for n in options.concurrency}
+    steps = {n: min(taken["draft", n, 1]) for n in options.concurrency}
+    return curves, steps, unrest(taken.values())
 
 
 def _encode(folder: Path, prompts: Sequence[str]) -> list[list[int]]:
