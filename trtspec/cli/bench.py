@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shlex
 import sys
-from collections.abc import Callable
 from contextlib import nullcontext
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from trtspec import __version__
-from trtspec.cli import EXIT_MISMATCH
 from trtspec.cli.against import is_openai, target_at
-from trtspec.cli.bench_table import print_comparison, print_result
+from trtspec.cli.bench_compare import compare
+from trtspec.cli.bench_files import Decorator, check_extra, check_files, file_option, new_folder, write_files
+from trtspec.cli.bench_table import print_result
 from trtspec.cli.fields import Number
-from trtspec.cli.new_file import new_file
 from trtspec.cli.numbers import Numbers
 from trtspec.cli.pair_or_url import pair_at, served
 from trtspec.errors import ClientError
@@ -48,31 +45,6 @@ class _WithCompare(click.Command):
         if args[:1] == ["compare"]:
             return compare.make_context(f"{info_name} compare", args[1:], parent=parent, **extra)
         return super().make_context(info_name, args, parent=parent, **extra)
-
-
-Decorator = Callable[[Callable[..., None]], Callable[..., None]]
-
-
-def _file(name: str, what: str) -> Decorator:
-    return click.option(
-        f"--{name}",
-        f"{name}_file",
-        type=click.Path(path_type=Path, allow_dash=True),
-        callback=new_file,
-        help=f"Write {what} to this file; - is stdout.",
-    )
-
-
-def _new_folder(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    """Make the folder, or refuse it before there is something to write."""
-    if value is not None:
-        try:
-            value.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise click.BadParameter(f"{value}: cannot be made: {error.strerror}", ctx, param) from None
-        if not os.access(value, os.W_OK):
-            raise click.BadParameter(f"{value}: cannot be written", ctx, param)
-    return value
 
 
 def _bound(name: str, what: str) -> Decorator:
@@ -134,13 +106,13 @@ def _bound(name: str, what: str) -> Decorator:
 @_bound("itl", "A good answer brings each token after its first response, on average,")
 @_bound("latency", "A good answer is whole")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of orders and times.")
-@_file("json", "all that was measured")
-@_file("csv", "the numbers of the tables")
-@_file("html", "a page that needs nothing else")
+@file_option("json", "all that was measured")
+@file_option("csv", "the numbers of the tables")
+@file_option("html", "a page that needs nothing else")
 @click.option(
     "--plots",
     type=click.Path(path_type=Path, file_okay=False),
-    callback=_new_folder,
+    callback=new_folder,
     help="Write PNG and SVG into this folder.",
 )
 def command(
@@ -165,32 +137,21 @@ def command(
       trtspec bench localhost:8001 --against http://localhost:8000/v1 --plots plots --html run.html
       trtspec bench compare before.json after.json
     """
-    from trtspec.client.bench.rows import to_csv
     from trtspec.client.bench.run import Unfinished
 
-    texts = {"--json": (json_file, to_json), "--csv": (csv_file, to_csv), "--html": (html_file, _to_html)}
-    on_stdout = [f"{option} -" for option, (file, _) in texts.items() if str(file) == "-"]
-    if len(on_stdout) > 1:
-        raise click.UsageError(f"{' and '.join(on_stdout)} would both be on stdout")
-    named = [
-        file.resolve()
-        for file, _ in texts.values()
-        if file and str(file) != "-" and not file.is_char_device()
-    ]
-    if len(set(named)) < len(named):
-        raise click.UsageError(f"found one file for several of {', '.join(texts)}, expected one for each")
+    given = {"--json": json_file, "--csv": csv_file, "--html": html_file}
+    files = {option: file for option, file in given.items() if file is not None}
+    check_files(files)
     if html_file or plots:
-        _check_extra()
+        check_extra()
     stopped: BaseException | None = None
     try:
         result = _measure(url_or_pair, **options)
     except Unfinished as unfinished:
         result, stopped = unfinished.result, unfinished.__cause__
-    if not on_stdout:
+    if not any(str(file) == "-" for file in files.values()):
         print_result(result)
-    unwritten = [
-        fault for file, text in texts.values() if file is not None for fault in _write(file, text(result))
-    ]
+    unwritten = write_files(files, result)
     if plots is not None:
         from trtspec.client.bench.plots import write_pictures
 
@@ -199,36 +160,6 @@ def command(
         raise stopped
     if unwritten:
         raise ClientError("; ".join(unwritten))
-
-
-def _check_extra() -> None:
-    """Say before the run, not after it, that there is nothing to draw with."""
-    if missing := [name for name in ("jinja2", "matplotlib") if find_spec(name) is None]:
-        raise ClientError(
-            f"--html, --plots: {', '.join(missing)} not installed; run: pip install 'trtspec[bench]'"
-        )
-
-
-def _to_html(result: BenchResult) -> str:
-    from trtspec.client.bench.html import to_html
-
-    return to_html(result)
-
-
-def to_json(result: BenchResult) -> str:
-    return json.dumps(result.as_dict(), ensure_ascii=False) + "\n"
-
-
-def _write(file: Path, text: str) -> list[str]:
-    """Write a report; return why it could not be, so that the others are written all the same."""
-    if str(file) == "-":
-        click.echo(text, nl=False)
-        return []
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        return [f"{file}: cannot be written: {error.strerror}"]
-    return []
 
 
 def _measure(
@@ -312,45 +243,3 @@ def _about() -> dict[str, str]:
 def _say(segment: Segment) -> None:
     block = "warm-up" if segment.block < 0 else f"block {segment.block + 1}"
     click.echo(f"{block}: {segment.arm}, {segment.load}: {segment.wall_s:.1f} s", err=True)
-
-
-@click.command(
-    "compare", epilog="Exit codes: 0 nothing is worse, 1 could not, 2 wrong usage, 3 something is."
-)
-@click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
-@click.option(
-    "--level",
-    type=Number(0, 1, min_open=True, max_open=True),
-    default=0.05,
-    show_default=True,
-    help="Rate at which equal runs are called different.",
-)
-@click.option(
-    "--tolerance",
-    type=Number(0, 1),
-    default=0.02,
-    show_default=True,
-    help="Smaller differences are not called.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.pass_context
-def compare(ctx: click.Context, a: Path, b: Path, level: float, tolerance: float, as_json: bool) -> None:
-    """Say what is different in B, and whether that is more than chance.
-
-    A and B are files of `trtspec bench --json`, of the same prompts, loads and lengths.
-
-    \b
-    Example:
-      trtspec bench compare before.json after.json --tolerance 0.05
-    """
-    from trtspec.client.bench import compare as comparing
-    from trtspec.client.bench.result import read_result
-
-    comparison = comparing.compare(read_result(a), read_result(b), level=level, tolerance=tolerance)
-    if as_json:
-        click.echo(json.dumps(comparison.as_dict(), ensure_ascii=False))
-    else:
-        print_comparison(comparison)
-    if comparison.regressions:
-        ctx.exit(EXIT_MISMATCH)
