@@ -13,6 +13,7 @@ import click
 
 from trtspec.cli.new_file import new_file
 from trtspec.errors import ClientError
+from trtspec.whole_file import write_whole
 
 if TYPE_CHECKING:
     from trtspec.client.bench.result import BenchResult
@@ -70,7 +71,7 @@ def write_files(files: Mapping[str, Path], result: BenchResult) -> list[str]:
             click.echo(text, nl=False)
             continue
         try:
-            file.write_text(text, encoding="utf-8")
+            write_whole(file, text)
         except OSError as error:
             faults.append(f"{file}: cannot be written: {error.strerror}")
     return faults

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import tempfile
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 from trtspec.errors import RecipeError
 from trtspec.recipe.file import parse_recipe
+from trtspec.whole_file import write_whole
 
 # What stands behind the = of a key: a value, which may have # in quotes, and a comment.
 _REST = r"""(?:"[^"]*"|'[^']*'|[^"'#])*?(?P<comment>\s*#.*)?$"""
@@ -77,19 +77,11 @@ def _edited_lines(lines: list[str], section: str, key: str, entry: list[str]) ->
 
 
 def _replace(file: Path, text: str, write: bool) -> None:
-    """Write through a temporary sibling, so that whoever reads sees the old file or the new one."""
-    linked = file.resolve()
+    """Write the recipe, or only try whether it could be."""
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", newline="", dir=linked.parent, prefix=f".{file.name}.", delete=not write
-        ) as sibling:
-            sibling.write(text)
-        if not write:
-            return
-        if file.exists():
-            os.chmod(sibling.name, file.stat().st_mode)
+        if write:
+            write_whole(file, text)
         else:
-            os.chmod(sibling.name, 0o644)
-        os.replace(sibling.name, linked)
+            tempfile.TemporaryFile(dir=file.resolve().parent).close()
     except OSError as error:
         raise RecipeError(f"{file}: cannot be written: {error.strerror}") from error

@@ -1,0 +1,55 @@
+"""A file is there whole, or as it was before."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+from trtspec.whole_file import write_whole
+
+# A double of a full disk: a process that may write no file beyond 1000 bytes.
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from trtspec.whole_file import write_whole
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    write_whole(Path(sys.argv[1]), "new" * 1000)
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def test_what_cannot_be_written_to_its_end_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    file.write_text("old")
+    said = subprocess.run([sys.executable, "-c", FULL_DISK, file], capture_output=True, text=True, check=True)
+    assert said.stdout == "File too large\n"
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_file_keeps_its_mode_and_a_link_stays_one(tmp_path: Path) -> None:
+    file, link = tmp_path / "run.json", tmp_path / "latest.json"
+    file.write_text("old")
+    file.chmod(0o640)
+    link.symlink_to(file)
+    write_whole(link, "neu: ü\r\n")
+    assert link.is_symlink()
+    assert file.read_bytes() == "neu: ü\r\n".encode()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert sorted(tmp_path.iterdir()) == [link, file]
+
+
+def test_a_new_file_has_the_mode_that_others_get(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("")
+    write_whole(tmp_path / "new", "text")
+    assert (tmp_path / "new").read_text() == "text"
+    assert (tmp_path / "new").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_a_device_is_written_to_and_not_replaced() -> None:
+    write_whole(Path("/dev/null"), "text")
+    assert Path("/dev/null").is_char_device()
