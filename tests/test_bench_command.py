@@ -156,6 +156,7 @@ def test_a_pair_is_served_for_the_run(built_pair: EnginePair, prompts: str, tmp_
     [
         (["--num-draft-tokens", "0,x"], "found '0,x', expected numbers from 0 to 1024 or auto, with commas"),
         (["--num-draft-tokens", "3,3"], "found '3,3', expected each number once"),
+        (["--rate", "1,1.0000000001"], "found '1,1.0000000001', expected each number once, to six digits"),
         (["--concurrency", "0"], "found '0', expected numbers from 1 to 1024"),
         (["--concurrency", "1,100000000"], "expected numbers from 1 to 1024"),
         (["--rate", "nan"], "found 'nan', expected numbers from 0.001"),

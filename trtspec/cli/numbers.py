@@ -19,8 +19,9 @@ class Numbers(click.ParamType):  # type: ignore[type-arg]
         if isinstance(value, tuple):
             return value
         found = [self._number(part.strip(), value, param, ctx) for part in value.split(",")]
-        if len(set(found)) < len(found):
-            self.fail(f"found {value!r}, expected each number once", param, ctx)
+        # As they are printed: what is measured at each goes by that name.
+        if len({f"{number:g}" for number in found}) < len(found):
+            self.fail(f"found {value!r}, expected each number once, to six digits", param, ctx)
         return tuple(found)
 
     def _number(
