@@ -23,11 +23,13 @@ import click
 
 from trtspec.build.pair import build
 from trtspec.client import Client
-from trtspec.triton_repo.repository import write_repository
+from trtspec.triton_repo.repository import RepositoryOptions, write_repository
 from trtspec.triton_repo.server import FREE_PORTS, serve
+from trtspec.triton_repo.speculation.draft_table import DraftTable
 
-# -1 adapts.
-DRAFT_LENGTHS = (0, 2, 3, 4, 5, 6, 8, -1)
+# -1 adapts; None leaves it to the repository's table.
+DRAFT_LENGTHS = (0, 2, 3, 4, 5, 6, 8, -1, None)
+TABLE = DraftTable(((1, 0), (3, 5)))
 STREAMS = 8
 PROMPT_CHARACTERS = 200
 
@@ -40,9 +42,13 @@ def prompts() -> list[str]:
     return [text[1000 : 1000 + PROMPT_CHARACTERS] for text in texts[:STREAMS]]
 
 
-def tokens_per_second(client: Client, asked: list[str], num_draft_tokens: int, new_tokens: int) -> float:
+def tokens_per_second(
+    client: Client, asked: list[str], num_draft_tokens: int | None, new_tokens: int
+) -> float:
+    options = {} if num_draft_tokens is None else {"num_draft_tokens": num_draft_tokens}
+
     def ask(prompt: str) -> int:
-        with client.stream(prompt, max_tokens=new_tokens, num_draft_tokens=num_draft_tokens) as stream:
+        with client.stream(prompt, max_tokens=new_tokens, **options) as stream:
             return len(stream.result.token_ids)
 
     started = time.perf_counter()
@@ -51,20 +57,24 @@ def tokens_per_second(client: Client, asked: list[str], num_draft_tokens: int, n
     return tokens / (time.perf_counter() - started)
 
 
+def _name(length: int | None) -> str:
+    return str(TABLE) if length is None else "auto" if length < 0 else str(length)
+
+
 @click.command(help=__doc__)
 @click.option("--runs", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--new-tokens", type=click.IntRange(1), default=128, show_default=True)
 @click.option("--json", "as_json", is_flag=True)
 def main(runs: int, new_tokens: int, as_json: bool) -> None:
     texts = prompts()
-    alone: dict[int, list[float]] = {length: [] for length in DRAFT_LENGTHS}
-    together: dict[int, list[float]] = {length: [] for length in DRAFT_LENGTHS}
+    alone: dict[int | None, list[float]] = {length: [] for length in DRAFT_LENGTHS}
+    together: dict[int | None, list[float]] = {length: [] for length in DRAFT_LENGTHS}
     source = Path(str(files("trtspec") / "demo_pair"))
     with tempfile.TemporaryDirectory() as folder:
         pair = build(source / "target", source / "draft", Path(folder, "pair"), report=lambda line: None)
-        repository = write_repository(pair, Path(folder, "repo"))
+        repository = write_repository(pair, Path(folder, "repo"), RepositoryOptions(num_draft_tokens=TABLE))
         with serve(repository, FREE_PORTS) as server, Client(server.grpc_url) as client:
-            tokens_per_second(client, texts, max(DRAFT_LENGTHS), 16)
+            tokens_per_second(client, texts, 8, 16)
             for run in range(runs):
                 for length in DRAFT_LENGTHS:
                     alone[length].append(
@@ -76,14 +86,23 @@ def main(runs: int, new_tokens: int, as_json: bool) -> None:
         for length in DRAFT_LENGTHS
     }
     if as_json:
-        click.echo(json.dumps({"tokens_per_s": medians, "streams": STREAMS, "runs": runs}))
+        click.echo(
+            json.dumps(
+                {
+                    "tokens_per_s": {_name(length): found for length, found in medians.items()},
+                    "streams": STREAMS,
+                    "runs": runs,
+                }
+            )
+        )
         return
     click.echo(f"{platform.machine()}, {platform.system()}, Python {platform.python_version()}; {runs} runs")
-    click.echo(f"{'γ':>4}  {'one stream':>10}  {'× γ 0':>6}  {STREAMS} streams  × one stream")
+    click.echo(f"{'γ':>9}  {'one stream':>10}  {'× γ 0':>6}  {STREAMS} streams  × one stream")
     for length, (one, many) in medians.items():
-        name = "auto" if length < 0 else length
-        click.echo(f"{name:>4}  {one:10.1f}  {one / medians[0][0]:6.2f}  {many:9.1f}  {many / one:12.2f}")
-    best = max(DRAFT_LENGTHS[:-1], key=lambda length: medians[length][0])
+        click.echo(
+            f"{_name(length):>9}  {one:10.1f}  {one / medians[0][0]:6.2f}  {many:9.1f}  {many / one:12.2f}"
+        )
+    best = max(DRAFT_LENGTHS[:-2], key=lambda length: medians[length][0])
     click.echo(f"best γ {best}: {medians[best][0] / medians[0][0]:.2f} × γ = 0")
 
 
