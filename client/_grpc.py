@@ -9,10 +9,10 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from trtspec.client._codec import decode, encode, is_final, read_metadata
-from trtspec.client._connections import get_metrics
 from trtspec.client._endpoint import GRPC_MESSAGE_BYTES, Endpoint
 from trtspec.client._failures import Call
 from trtspec.client._metadata import Metadata
+from trtspec.client._questions import get_metrics
 from trtspec.client._transport import Health, InferRequest, InferResponse
 
 # How long a server may take to end a call whose last response it has sent.

@@ -10,11 +10,11 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from trtspec.client._codec import encode, read_metadata
-from trtspec.client._connections import get_metrics
 from trtspec.client._endpoint import Endpoint
 from trtspec.client._failures import Call
 from trtspec.client._grpc import HANG_UP_S, channel_options, checked, credentials, failure, read
 from trtspec.client._metadata import Metadata
+from trtspec.client._questions import get_metrics
 from trtspec.client._transport import Health, InferRequest, InferResponse
 
 

@@ -5,27 +5,24 @@ Triton's own HTTP client cannot stream, and its `infer` refuses models that can.
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
-import socket
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 
-from trtspec.client._connections import BROKEN, Pool, broken, get, get_metrics, http_failure
+from trtspec.client._connections import BROKEN, Exchange, Pool
 from trtspec.client._endpoint import GRPC_MESSAGE_BYTES, Endpoint
 from trtspec.client._errors import CallFailed, InvalidArgument
 from trtspec.client._events import EventParser, read_json, write_json
 from trtspec.client._failures import Call
 from trtspec.client._metadata import Metadata, TensorSpec
+from trtspec.client._questions import broken, get, get_metrics, http_failure
 from trtspec.client._transport import Health, InferRequest, InferResponse
 
-PIECE_BYTES = 64 << 10
-ERROR_BYTES = 64 << 10
 LOGITS = "return_generation_logits"
 
 
@@ -45,7 +42,7 @@ class HttpTransport:
             )
         body = write_json({"id": request.id, **request.inputs})
         self._endpoint.check_size(len(body))
-        responses = HttpResponses(self._endpoint, self._pool, request, body, self._under_way.discard)
+        responses = HttpResponses(self._pool, request, body, self._under_way.discard)
         self._under_way.add(responses)
         return responses
 
@@ -94,20 +91,17 @@ class HttpResponses:
     """The responses to one request, which goes out when the first is asked for."""
 
     def __init__(
-        self, endpoint: Endpoint, pool: Pool, request: InferRequest, body: bytes, on_end: Any
+        self, pool: Pool, request: InferRequest, body: bytes, on_end: Callable[[HttpResponses], object]
     ) -> None:
-        self._called = Call(endpoint.address, request.id, request.timeout_s)
-        self._deadline = None if request.left_s is None else time.monotonic() + request.left_s
-        self._limit = endpoint.max_message_bytes or GRPC_MESSAGE_BYTES
+        self._called = Call(pool.endpoint.address, request.id, request.timeout_s)
+        self._limit = pool.endpoint.max_message_bytes or GRPC_MESSAGE_BYTES
         self._path = f"/v2/models/{quote(request.model, safe='')}/generate_stream"
-        self._headers = {**endpoint.headers, "content-type": "application/json"}
         self._body = body
-        self._pool = pool
+        self._exchange = Exchange(pool, left_of(request.left_s))
         self._on_end = on_end
         self._begun = False
         self._closed = False
         self._abandoned = False
-        self._socket: socket.socket | None = None
         self._responses = self._read()
 
     def __iter__(self) -> HttpResponses:
@@ -138,84 +132,29 @@ class HttpResponses:
         self._end()
 
     def _end(self) -> None:
-        self._cut()
-        with contextlib.suppress(ValueError):  # a thread is in it, and comes out because of the cut
-            self._responses.close()
+        self._exchange.close()
         self._on_end(self)
 
-    def _cut(self) -> None:
-        """Break the connection, at which Triton ends its work; wakes the thread that reads from it."""
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                # Not SSLSocket's own, which takes the layer away from under the thread that reads.
-                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-
-    def _read(self) -> Generator[InferResponse, None, None]:
-        connection = response = None
+    def _read(self) -> Iterator[InferResponse]:
         try:
-            if self._closed or self._abandoned:
-                return
-            connection, response = self._send()
-            if response.status != http.client.OK:
-                raise self._refused(response)
-            for outputs in self._outputs(response):
+            status = self._exchange.send("POST", self._path, self._body).status
+            if status != http.client.OK:
+                raise http_failure(self._called, status, self._exchange.read_refusal())
+            for outputs in self._outputs():
                 self._begun = True
                 yield InferResponse(outputs)
-            self._socket = None
-            if not response.will_close:
-                self._pool.give(connection)
-                connection = None
+            self._end()  # nobody has to ask for what comes after the last
             yield InferResponse({}, final=True)
-        except TimeoutError:
-            raise self._called.failure("DEADLINE_EXCEEDED", "", begun=self._begun) from None
         except BROKEN as error:
             raise broken(self._called, error, begun=self._begun) from None
         except ValueError as error:
             raise self._called.nonsense(f"no event of a stream ({error})") from None
         finally:
-            self._socket = None
-            self._on_end(self)
-            if connection is not None:
-                connection.close()
-                if response is not None:  # which a connection that is not to be kept has let go of
-                    response.close()
+            self._end()
 
-    def _send(self) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        """Return a connection and the head of the response on it."""
-        if (connection := self._pool.take()) is not None:
-            try:
-                return connection, self._exchange(connection)
-            except BaseException as error:
-                connection.close()
-                # Else the server had closed it while it was idle: a new one may do.
-                if isinstance(error, TimeoutError) or not isinstance(error, BROKEN):
-                    raise
-        connection = self._pool.new()
-        try:
-            return connection, self._exchange(connection)
-        except BaseException:
-            connection.close()
-            raise
-
-    def _exchange(self, connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
-        connection.timeout = self._left_s()
-        if connection.sock is None:
-            connection.connect()
-        self._socket = connection.sock
-        self._wait_no_longer_than_left()
-        connection.request("POST", self._path, self._body, self._headers)
-        if self._closed or self._abandoned:
-            self._cut()
-        self._wait_no_longer_than_left()
-        return connection.getresponse()
-
-    def _outputs(self, response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
+    def _outputs(self) -> Iterator[dict[str, Any]]:
         parser = EventParser()
-        while True:
-            self._wait_no_longer_than_left()
-            piece = response.read1(PIECE_BYTES)
-            if not piece:
-                break
+        for piece in self._exchange.pieces():
             for data in parser.feed(piece):
                 outputs, error = read_json(data)
                 if error:
@@ -226,21 +165,19 @@ class HttpResponses:
         if parser.size_bytes:
             raise ValueError("the body ends inside of one")
 
-    def _refused(self, response: http.client.HTTPResponse) -> CallFailed:
-        self._wait_no_longer_than_left()
-        return http_failure(self._called, response.status, response.read(ERROR_BYTES))
 
-    def _left_s(self) -> float | None:
-        if self._deadline is None:
+def left_of(allowed_s: float | None) -> Callable[[], float | None]:
+    """Return what says how much is left of a time that begins now; it raises TimeoutError after that."""
+    end = None if allowed_s is None else time.monotonic() + allowed_s
+
+    def left_s() -> float | None:
+        if end is None:
             return None
-        left_s = self._deadline - time.monotonic()
-        if left_s <= 0:
+        if (left := end - time.monotonic()) <= 0:
             raise TimeoutError
-        return left_s
+        return left
 
-    def _wait_no_longer_than_left(self) -> None:
-        if self._socket is not None:
-            self._socket.settimeout(self._left_s())
+    return left_s
 
 
 def _specs(tensors: Any) -> dict[str, TensorSpec]:

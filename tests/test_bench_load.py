@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Generator
 
 import numpy as np
 import pytest
@@ -120,17 +121,17 @@ def test_a_load_that_cannot_be_made_is_refused(load: Load) -> None:
 
 
 def test_a_blocking_iterator_gives_its_items_from_a_thread_and_its_error() -> None:
-    def items() -> list[Piece | Ending]:
-        return [Piece("a", 1), Piece("b", 2), Ending(3)]
+    def items() -> Generator[Piece | Ending, None, None]:
+        yield from (Piece("a", 1), Piece("b", 2), Ending(3))
 
     async def collect() -> list[Piece | Ending]:
-        return [piece async for piece in from_thread(lambda: iter(items()))]
+        return [piece async for piece in from_thread(items)]
 
     async def fail() -> None:
         async for _ in from_thread(lambda: (Piece() if n else 1 / n for n in (1, 0))):  # type: ignore[misc]
             pass
 
-    assert asyncio.run(collect()) == items()
+    assert asyncio.run(collect()) == list(items())
     with pytest.raises(ZeroDivisionError):
         asyncio.run(fail())
 

@@ -9,10 +9,8 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
-from four_clients import asking
 from scripted_server import Asked, Fault, ScriptedServer, Step, endless, last
 
 from trtspec.client import (
@@ -29,7 +27,6 @@ from trtspec.client import (
     StreamBroken,
     Usage,
 )
-from trtspec.client._connections import Pool
 
 UNICODE = ("Grüße", "日本で一番高い山", "عاصمة مصر", "🌸🌱👩‍👩‍👧", "e\u0301", "a\x00b", "\u2028")
 
@@ -285,29 +282,3 @@ def test_a_server_that_comes_up_later_is_noticed() -> None:
 
 def _becomes(condition: Callable[[], bool]) -> bool:
     return any(condition() or threading.Event().wait(0.05) for _ in range(400))
-
-
-@pytest.mark.parametrize("way", ["http", "async http"])
-def test_a_kept_connection_on_which_nothing_comes_is_closed(
-    way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def script(asked: Asked) -> Iterator[Step]:
-        if asked.prompt == "hang":
-            asked.over.wait(1)
-        yield last()
-
-    taken: list[Any] = []
-    take = Pool.take
-
-    def remember(pool: Pool) -> Any:
-        taken.append(take(pool))
-        return taken[-1]
-
-    monkeypatch.setattr(Pool, "take", remember)
-    with asking(way, script) as (_, client):
-        client.generate("first")
-        with pytest.raises(CallFailed):
-            client.generate("hang", timeout_s=0.2)
-        assert taken[0] is None
-        assert taken[1] is not None
-        assert taken[1].sock is None

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
-from http.client import HTTPResponse
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from trtspec.client._connections import Pool
+from trtspec.client._connections import Exchange, Pool
 from trtspec.client._endpoint import Endpoint, Tls, endpoint
 from trtspec.client._errors import InvalidArgument, StreamBroken
 from trtspec.client._events import EventParser
-from trtspec.client.bench.openai_call import BODY_BYTES, Host, OpenAiCall
+from trtspec.client.bench.openai_call import Host, OpenAiCall
 from trtspec.client.bench.openai_stream import Transcript
 from trtspec.client.bench.targets import BenchPrompt, Ending, Piece, Pieces, from_thread
 
 TIMEOUT_S = 600.0
 EVENT_BYTES = 16 << 20
-PIECE_BYTES = 64 << 10
+BODY_BYTES = 1 << 20
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -49,7 +48,7 @@ class OpenAiTarget:
         server, base = _address(url, api_key, tls)
         self._url = server.url + base
         self.name = name or self._url
-        self._host = Host(self.name, server, base, Pool(server), timeout_s, api_key or "")
+        self._host = Host(self.name, base, Pool(server), timeout_s, api_key or "")
         self._model = model
         self._count_tokens = count_tokens
 
@@ -82,8 +81,8 @@ class OpenAiTarget:
         return self._model
 
     def _only_model(self) -> str:
-        with OpenAiCall(self._host, "GET", "/models") as response:
-            body = response.read(BODY_BYTES)
+        with OpenAiCall(self._host, "GET", "/models") as exchange:
+            body = exchange.read(BODY_BYTES)
         try:
             names = [str(model["id"]) for model in json.loads(body)["data"]]
         except (ValueError, LookupError, TypeError, RecursionError):
@@ -97,16 +96,15 @@ class OpenAiTarget:
             )
         return names[0]
 
-    def _answer(self, call: OpenAiCall) -> Iterator[Piece | Ending]:
+    def _answer(self, call: OpenAiCall) -> Generator[Piece | Ending, None, None]:
         """Yield the answer's pieces and its ending; blocks."""
         said = Transcript()
-        with call as response:
-            kind = response.headers.get_content_type()
-            if kind != "text/event-stream":
+        with call as exchange:
+            if call.media_type != "text/event-stream":
                 raise StreamBroken(
-                    f"{self.name}: found {kind}, expected text/event-stream: it does not stream"
+                    f"{self.name}: found {call.media_type}, expected text/event-stream: it does not stream"
                 )
-            for data in _events(response):
+            for data in _events(exchange):
                 if text := said.take(data):
                     yield Piece(text)
         if not said.complete:
@@ -129,9 +127,9 @@ class OpenAiTarget:
         )
 
 
-def _events(response: HTTPResponse) -> Iterator[bytes]:
+def _events(exchange: Exchange) -> Iterator[bytes]:
     parser = EventParser()
-    while piece := response.read1(PIECE_BYTES):
+    for piece in exchange.pieces():
         yield from parser.feed(piece)
         if parser.size_bytes > EVENT_BYTES:
             raise ValueError(f"an event of more than {EVENT_BYTES} bytes")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -123,28 +124,30 @@ class TritonTarget:
         return self._opened
 
 
-async def from_thread(make: Callable[[], Iterator[Piece | Ending]]) -> Pieces:
-    """Yield what a blocking iterator gives, which runs in a thread of its own.
+async def from_thread(make: Callable[[], Generator[Piece | Ending, None, None]]) -> Pieces:
+    """Yield what a blocking generator gives, which runs in a thread of its own.
 
-    Closed early, it closes the iterator, where that has a `close`, after its next item.
+    Closed early, it closes the generator after its next item.
     """
     loop = asyncio.get_running_loop()
     arrived: asyncio.Queue[Piece | Ending | BaseException | None] = asyncio.Queue()
     stopped = threading.Event()
 
+    def put(item: Piece | Ending | BaseException | None) -> None:
+        with suppress(RuntimeError):  # the loop is closed, and nobody waits
+            loop.call_soon_threadsafe(arrived.put_nowait, item)
+
     def run() -> None:
         last: BaseException | None = None
         try:
-            items = make()
-            for item in items:
-                if stopped.is_set():
-                    getattr(items, "close", lambda: None)()
-                    break
-                loop.call_soon_threadsafe(arrived.put_nowait, item)
+            with closing(make()) as items:
+                for item in items:
+                    if stopped.is_set() or loop.is_closed():
+                        return
+                    put(item)
         except BaseException as error:
             last = error
-        if not stopped.is_set():
-            loop.call_soon_threadsafe(arrived.put_nowait, last)
+        put(last)
 
     thread = threading.Thread(target=run, name="bench", daemon=True)
     thread.start()

@@ -1,0 +1,53 @@
+"""Single questions to an HTTP server, and the errors for what goes wrong in asking."""
+
+from __future__ import annotations
+
+import http.client
+from contextlib import closing
+
+from trtspec.client._connections import BROKEN, Exchange, Pool
+from trtspec.client._endpoint import GRPC_MESSAGE_BYTES, Endpoint
+from trtspec.client._errors import CallFailed, ConnectionFailed
+from trtspec.client._events import error_of
+from trtspec.client._failures import STATUS_OF_HTTP, Call
+
+
+def get(endpoint: Endpoint, path: str, called: Call) -> bytes:
+    """Return the body of what is at a path, over a connection of its own; CallFailed where there is none."""
+    with closing(Pool(endpoint)) as pool, closing(Exchange(pool, lambda: called.timeout_s)) as exchange:
+        try:
+            status = exchange.send("GET", path).status
+            if status != http.client.OK:
+                raise http_failure(called, status, exchange.read_refusal())
+            return exchange.read(GRPC_MESSAGE_BYTES)
+        except BROKEN as error:
+            raise broken(called, error) from None
+
+
+def get_metrics(endpoint: Endpoint, timeout_s: float) -> str:
+    """Return the text at an endpoint's metrics port."""
+    metrics = endpoint.for_metrics()
+    called = Call(f"{metrics.url}/metrics", timeout_s=timeout_s)
+    try:
+        body = get(metrics, "/metrics", called)
+    except ConnectionFailed as error:
+        if endpoint.metrics_url:
+            raise
+        words = f"{error.server_message}; if the metrics are on another port, pass metrics_url"
+        raise called.failure("UNAVAILABLE", words) from None
+    return body.decode(errors="replace")
+
+
+def broken(called: Call, error: Exception, *, begun: bool = False) -> CallFailed:
+    """Return the error for a connection that is one of BROKEN."""
+    if isinstance(error, TimeoutError):
+        return called.failure("DEADLINE_EXCEEDED", "", begun=begun)
+    no_http = isinstance(error, http.client.BadStatusLine) and not isinstance(error, ConnectionError)
+    if no_http:
+        return called.nonsense("an answer that is not HTTP (is that the port for gRPC?)")
+    return called.failure("UNAVAILABLE", str(error) or type(error).__name__, begun=begun)
+
+
+def http_failure(called: Call, status: int, body: bytes) -> CallFailed:
+    known = STATUS_OF_HTTP.get(status, "INTERNAL" if status >= 500 else "INVALID_ARGUMENT")
+    return called.failure(known, error_of(body) or f"HTTP status {status}")

@@ -1,0 +1,295 @@
+"""Connections over HTTP: each is kept or closed by the one exchange that has it, whoever ends that."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import socket
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from four_clients import PATIENCE_S, asking
+from scripted_http_server import serving_http
+from scripted_server import Asked, Step, last
+
+from trtspec.client import Client, ClientError, DeadlineExceeded, InferRequest, RequestRefused, StreamBroken
+from trtspec.client._connections import BROKEN, Exchange, Pool
+from trtspec.client._endpoint import Endpoint
+from trtspec.client._http import HttpTransport
+from trtspec.client.bench.targets import Piece, from_thread
+
+EVENT = b'data: {"text_output": "a"}\n\n'
+
+
+@pytest.fixture
+def sockets(monkeypatch: pytest.MonkeyPatch) -> list[socket.socket]:
+    """All sockets that connect to a server from here on."""
+    made: list[socket.socket] = []
+    connect = socket.create_connection
+
+    def remember(*args: Any, **options: Any) -> socket.socket:
+        made.append(connect(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(socket, "create_connection", remember)
+    return made
+
+
+def are_closed(sockets: list[socket.socket]) -> bool:
+    return bool(sockets) and all(made.fileno() == -1 for made in sockets)
+
+
+@contextmanager
+def saying(reply: bytes) -> Iterator[Endpoint]:
+    """Give a server that says the same to everyone, and hangs up."""
+
+    def answer() -> None:
+        while True:
+            try:
+                end, _ = listener.accept()
+            except OSError:
+                return
+            with end, end.makefile("rb") as asked:
+                length = 0
+                while line := asked.readline().strip().lower():
+                    length = int(line.partition(b":")[2]) if line.startswith(b"content-length") else length
+                asked.read(length)
+                end.sendall(reply)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            yield Endpoint("http", *listener.getsockname())
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(PATIENCE_S)
+
+
+def at(url: str) -> Endpoint:
+    host, port = url.removeprefix("http://").split(":")
+    return Endpoint("http", host, int(port))
+
+
+def question() -> InferRequest:
+    inputs = {"text_input": np.array([[b"x"]], object), "max_tokens": np.array([[1]], np.int32)}
+    return InferRequest("tensorrt_llm_bls", "1", inputs)
+
+
+class Hooked(http.client.HTTPResponse):
+    """A response at whose reading something else happens: what another thread does just then."""
+
+    before: Callable[[], None] = staticmethod(lambda: None)
+    after: Callable[[], None] = staticmethod(lambda: None)
+
+    def read1(self, n: int = -1) -> bytes:
+        self.before()
+        piece = super().read1(n)
+        self.after()
+        return piece
+
+
+class Connection(http.client.HTTPConnection):
+    """A connection at whose making something else happens."""
+
+    on_connect: Callable[[], None] = staticmethod(lambda: None)
+
+    def connect(self) -> None:
+        super().connect()
+        self.on_connect()
+
+
+@pytest.fixture
+def hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connection, "response_class", Hooked)
+    monkeypatch.setattr(http.client, "HTTPConnection", Connection)
+
+
+@pytest.mark.usefixtures("hooks")
+def test_an_answer_that_is_closed_just_as_a_response_comes_leaves_no_connection(
+    sockets: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        serving_http(lambda _: [Step("a")]) as server,
+        closing(HttpTransport(at(server.url))) as transport,
+    ):
+        responses = transport.stream(question())
+        monkeypatch.setattr(Hooked, "after", responses.close)
+        next(responses, None)
+        # As asyncio has it when a task is cancelled: nobody asks for more.
+        assert are_closed(sockets)
+        assert list(responses) == []
+
+
+@pytest.mark.usefixtures("hooks")
+def test_a_body_that_only_hanging_up_ends_is_not_whole_when_it_was_closed_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reply = b"HTTP/1.1 200 OK\r\n\r\n" + EVENT
+    with saying(reply) as endpoint, closing(HttpTransport(endpoint)) as transport:
+        assert [response.final for response in transport.stream(question())] == [False, True]
+        responses = transport.stream(question())
+        monkeypatch.setattr(Hooked, "before", responses.close)
+        assert not any(response.final for response in responses)
+
+
+@pytest.mark.usefixtures("hooks")
+def test_an_answer_that_is_closed_while_it_connects_is_not_asked_for(
+    sockets: list[socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        serving_http(lambda _: [last()]) as server,
+        closing(HttpTransport(at(server.url))) as transport,
+    ):
+        responses = transport.stream(question())
+        monkeypatch.setattr(Connection, "on_connect", responses.close)
+        monkeypatch.setattr(Connection, "request", lambda *_: pytest.fail("it was asked for"))
+        assert list(responses) == []
+        assert are_closed(sockets)
+
+
+def test_an_answer_that_is_closed_on_a_kept_connection_is_not_asked_for_again(
+    sockets: list[socket.socket],
+) -> None:
+    waiting, seen = threading.Event(), threading.Event()
+
+    def script(asked: Asked) -> Iterator[Step]:
+        if asked.prompt == "wait":
+            waiting.set()
+            seen.wait(PATIENCE_S)
+        yield last()
+
+    with serving_http(script) as server, Client(server.url) as client:
+        client.generate("first")
+        made = len(sockets)
+        with client.stream("wait") as stream:
+            results: list[Any] = []
+            thread = threading.Thread(target=lambda: results.append(stream.result))
+            thread.start()
+            assert waiting.wait(PATIENCE_S)
+            stream.close()
+            thread.join(PATIENCE_S)
+            seen.set()
+        assert results[0].finish_reason == "cancelled"
+        assert are_closed(sockets)
+        assert len(sockets) == made
+
+
+@pytest.mark.parametrize("way", ["http", "async http"])
+def test_a_kept_connection_on_which_nothing_comes_in_time_is_closed(
+    way: str, sockets: list[socket.socket]
+) -> None:
+    seen = threading.Event()
+
+    def script(asked: Asked) -> Iterator[Step]:
+        if asked.prompt == "hang":
+            seen.wait(PATIENCE_S)
+        yield last()
+
+    with asking(way, script) as (_, client):
+        client.generate("first")
+        made = len(sockets)
+        with pytest.raises(DeadlineExceeded):
+            client.generate("hang", timeout_s=0.2)
+        seen.set()
+        assert are_closed(sockets)
+        assert len(sockets) == made
+
+
+# Half a body, of a connection that is not to be kept: the response alone has the socket then.
+HALF = b'HTTP/1.1 %s\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"nam'
+
+
+def test_a_question_whose_answer_breaks_off_leaves_no_connection(sockets: list[socket.socket]) -> None:
+    with saying(HALF % b"200 OK") as endpoint, closing(HttpTransport(endpoint)) as transport:
+        with pytest.raises(ClientError, match="IncompleteRead") as caught:
+            transport.metadata("x", 5)
+        assert are_closed(sockets), caught  # which still has the frames that had the response
+
+
+def test_an_exchange_that_fails_needs_nobody_to_close_it(sockets: list[socket.socket]) -> None:
+    with saying(HALF % b"200 OK") as endpoint, closing(Pool(endpoint)) as pool:
+        exchange = Exchange(pool, lambda: 5)
+        exchange.send("GET", "/v2")
+        with pytest.raises(BROKEN) as caught:
+            exchange.read(100)
+        assert are_closed(sockets), caught
+        with pytest.raises(ConnectionAbortedError):
+            exchange.read(100)
+
+
+def test_a_refusal_that_breaks_off_is_still_one() -> None:
+    with (
+        saying(HALF % b"403 Forbidden") as endpoint,
+        closing(HttpTransport(endpoint)) as transport,
+        pytest.raises(RequestRefused, match="HTTP status 403"),
+    ):
+        transport.metadata("x", 5)
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_body_that_is_shorter_than_was_said_is_a_broken_stream(missing: int) -> None:
+    length = len(EVENT) + missing
+    reply = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (length, EVENT)
+    with saying(reply) as endpoint, closing(HttpTransport(endpoint)) as transport:
+        responses = transport.stream(question())
+        assert not next(responses).final
+        if missing:
+            with pytest.raises(StreamBroken, match="the answer broke off"):
+                next(responses)
+        else:
+            assert next(responses).final
+        words = "IncompleteRead" if missing else "description of x that is none"
+        with pytest.raises(ClientError, match=words):
+            transport.metadata("x", 5)
+
+
+def test_a_connection_whose_response_said_its_length_is_used_again_and_asked_once(
+    sockets: list[socket.socket],
+) -> None:
+    """As of a proxy that collects the events before it passes them on."""
+    with serving_http(lambda _: [last()]) as server, closing(Pool(at(server.url))) as pool:
+        for _ in range(3):
+            exchange = Exchange(pool, lambda: 5)
+            exchange.send("GET", "/v2")
+            assert b"triton" in b"".join(exchange.pieces())
+    assert len(server.seen) == 3
+    assert len(sockets) == 1
+    assert are_closed(sockets)
+
+
+def test_answers_that_were_read_to_their_end_are_forgotten() -> None:
+    with (
+        serving_http(lambda _: [last()]) as server,
+        closing(HttpTransport(at(server.url))) as transport,
+    ):
+        responses = transport.stream(question())
+        while not next(responses).final:
+            pass
+        assert transport._under_way == set()
+
+
+def test_a_blocking_iterator_is_closed_when_its_loop_has_gone() -> None:
+    """As by an interrupt that comes just as an item does."""
+    more, closed = threading.Event(), threading.Event()
+
+    def items() -> Generator[Piece, None, None]:
+        try:
+            yield Piece("a")
+            more.wait(PATIENCE_S)
+            yield Piece("b")
+        finally:
+            closed.set()
+
+    loop = asyncio.new_event_loop()
+    pieces = from_thread(items)
+    loop.run_until_complete(anext(pieces))
+    loop.close()
+    more.set()
+    (thread,) = (thread for thread in threading.enumerate() if thread.name == "bench")
+    thread.join(PATIENCE_S)
+    assert closed.is_set()
