@@ -7,22 +7,18 @@ not served, a key that is wrong, stream options without a stream, messages that 
 from __future__ import annotations
 
 import json
-import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from http_double import Cut, HttpDouble, HttpHandler, running
 
 MODEL = "the-model"
 # Of a completion and of a chat; what trtllm-serve 1.2.1 also takes and nobody here sends is left out.
 FIELDS = {"model", "max_tokens", "temperature", "stream", "stream_options"}
-
-
-class Cut:
-    """Breaks the connection."""
 
 
 class HangUp:
@@ -72,30 +68,17 @@ def usage(prompt_tokens: int, completion_tokens: int) -> str:
     return json.dumps({"id": "cmpl-1", "object": "text_completion", "choices": [], "usage": counts})
 
 
-class OpenAiDouble(ThreadingHTTPServer):
+class OpenAiDouble(HttpDouble):
     """Serves a script; see `serving_openai`."""
 
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(self, script: Script, models: Any, key: str, media_type: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, script: Script, models: Any, key: str, media_type: str, keep_alive: bool) -> None:
+        super().__init__(_Handler)
         self.script, self.models, self.key, self.media_type = script, models, key, media_type
+        self.headers = {} if keep_alive else {"Connection": "close"}
         self.asked: list[Asked] = []
-        self.connections = 0
-        self.keep_alive = True
         self.hung_up = threading.Event()
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
-
-    def get_request(self) -> tuple[socket.socket, Any]:
-        self.connections += 1
-        return super().get_request()  # type: ignore[return-value]
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up is what some tests are about."""
 
 
-@contextmanager
 def serving_openai(
     script: Script,
     *,
@@ -104,28 +87,12 @@ def serving_openai(
     media_type: str = "text/event-stream; charset=utf-8",
     keep_alive: bool = True,
     context: ssl.SSLContext | None = None,
-) -> Iterator[OpenAiDouble]:
-    server = OpenAiDouble(script, models, key, media_type)
-    server.keep_alive = keep_alive
-    if context is not None:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        server.url = server.url.replace("http://127.0.0.1", "https://localhost")
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+) -> AbstractContextManager[OpenAiDouble]:
+    return running(OpenAiDouble(script, models, key, media_type, keep_alive), context)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(HttpHandler):
     server: OpenAiDouble
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
 
     def do_GET(self) -> None:
         if self.path != "/v1/models":
@@ -137,9 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._send(Refusal(200, models if isinstance(models, str) else json.dumps(listed)))
 
     def do_POST(self) -> None:
-        raw = self.rfile.read(int(self.headers["content-length"]))
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        asked = Asked(self.path, json.loads(raw), headers)
+        asked = Asked(self.path, json.loads(self.read_body()), self.sent_headers())
         self.server.asked.append(asked)
         answer = self._unauthorized() or _refusal(asked, self.server.models) or self.server.script(asked)
         if isinstance(answer, Refusal):
@@ -151,17 +116,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.hung_up.set()
 
     def _stream(self, steps: Iterable[bytes | str | Cut | HangUp | Hang]) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", self.server.media_type)
-        self.send_header("Transfer-Encoding", "chunked")
-        if not self.server.keep_alive:
-            self.send_header("Connection", "close")
-        self.end_headers()
+        self.begin_chunks(200, self.server.media_type, self.server.headers)
         for step in steps:
             if isinstance(step, Cut):
-                self.wfile.flush()
-                self.connection.shutdown(socket.SHUT_RDWR)
-                self.close_connection = True
+                self.cut()
                 return
             if isinstance(step, HangUp):
                 self.close_connection = True
@@ -169,9 +127,8 @@ class _Handler(BaseHTTPRequestHandler):
             if isinstance(step, Hang):
                 self.connection.recv(1)
                 raise ConnectionResetError
-            data = step if isinstance(step, bytes) else f"data: {step}\n\n".encode()
-            self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-        self.wfile.write(b"0\r\n\r\n")
+            self.send_chunk(step if isinstance(step, bytes) else f"data: {step}\n\n".encode())
+        self.send_chunk(b"")
 
     def _unauthorized(self) -> Refusal | None:
         given = self.headers.get("authorization", "")
@@ -180,12 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
         return Refusal(401, json.dumps({"error": {"message": f"Incorrect API key provided: {given}"}}))
 
     def _send(self, refusal: Refusal) -> None:
-        data = refusal.body.encode()
-        self.send_response(refusal.status)
-        for name, value in {"Content-Length": str(len(data)), **refusal.headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(data)
+        self.send_whole(refusal.status, refusal.body, refusal.headers)
 
 
 def _refusal(asked: Asked, models: Any) -> Refusal | None:

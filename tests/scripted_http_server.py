@@ -7,14 +7,13 @@ stream as an event of its own, the stream's end as the end of the chunked body.
 from __future__ import annotations
 
 import json
-import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
+from http_double import Cut, HttpDouble, HttpHandler, running
 from scripted_server import Asked, Fault, Step, endless
 from triton_models_double import TRTSPEC, Model
 
@@ -22,23 +21,15 @@ STATUS = {"INVALID_ARGUMENT": 400, "NOT_FOUND": 404, "INTERNAL": 500, "UNAVAILAB
 KINDS = {"INT32": int, "UINT64": int, "FP32": float, "BOOL": bool, "BYTES": str}
 
 
-class Cut:
-    """Breaks the connection."""
-
-
 # Bytes go out as they are, as one chunk of the body.
 Script = Callable[[Asked], Iterable[Step | Fault | bytes | Cut]]
 
 
-class ScriptedHttpServer(ThreadingHTTPServer):
+class ScriptedHttpServer(HttpDouble):
     """Serves a script; see `serving_http`."""
 
-    daemon_threads = True
-    # http.server's five are fewer than tests ask at once.
-    request_queue_size = 128
-
     def __init__(self, script: Script, models: Sequence[Model], ready: bool, metrics: str, port: int) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
+        super().__init__(_Handler, port)
         self.script = script
         self.models = {model.name: model for model in models}
         self.ready = ready
@@ -46,18 +37,8 @@ class ScriptedHttpServer(ThreadingHTTPServer):
         self.asked: list[Asked] = []
         # Method, path and headers of everything that came.
         self.seen: list[tuple[str, str, dict[str, str]]] = []
-        self.connections = 0
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
-
-    def get_request(self) -> tuple[socket.socket, Any]:
-        self.connections += 1
-        return super().get_request()  # type: ignore[return-value]
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up is what some tests are about."""
 
 
-@contextmanager
 def serving_http(
     script: Script,
     *,
@@ -66,27 +47,12 @@ def serving_http(
     metrics: str = "",
     port: int = 0,
     context: ssl.SSLContext | None = None,
-) -> Iterator[ScriptedHttpServer]:
-    server = ScriptedHttpServer(script, models, ready, metrics, port)
-    if context is not None:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        server.url = server.url.replace("http://", "https://")
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+) -> AbstractContextManager[ScriptedHttpServer]:
+    return running(ScriptedHttpServer(script, models, ready, metrics, port), context)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(HttpHandler):
     server: ScriptedHttpServer
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
 
     def do_GET(self) -> None:
         self._see()
@@ -107,7 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self._see()
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        body = json.loads(self.read_body())
         name = self.path.removeprefix("/v2/models/").partition("/")[0]
         model = self.server.models[name]
         asked = _asked(model, body, dict(self.headers))
@@ -126,41 +92,29 @@ class _Handler(BaseHTTPRequestHandler):
         begun = False
         for step in self.server.script(asked):
             if isinstance(step, Cut):
-                self.wfile.flush()
-                self.connection.shutdown(socket.SHUT_RDWR)
-                self.close_connection = True
+                self.cut()
                 return
             if isinstance(step, Fault) and not begun:
                 self._begin(STATUS[step.status or "INVALID_ARGUMENT"])
             elif not begun:
                 self._begin(200)
             begun = True
-            self._chunk(step if isinstance(step, bytes) else _event(asked, step))
+            self.send_chunk(step if isinstance(step, bytes) else _event(asked, step))
             if isinstance(step, Fault):
                 break
         if not begun:
             self._begin(200)
-        self.wfile.write(b"0\r\n\r\n")
+        self.send_chunk(b"")
         asked.finished = True
 
     def _begin(self, status: int) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-
-    def _chunk(self, data: bytes) -> None:
-        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        self.begin_chunks(status, "text/event-stream; charset=utf-8")
 
     def _send(self, status: int, body: str | dict[str, Any]) -> None:
-        data = (body if isinstance(body, str) else json.dumps(body)).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        self.send_whole(status, body if isinstance(body, str) else json.dumps(body))
 
     def _see(self) -> None:
-        self.server.seen.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}))
+        self.server.seen.append((self.command, self.path, self.sent_headers()))
 
 
 def _asked(model: Model, body: dict[str, Any], headers: dict[str, str]) -> Asked:

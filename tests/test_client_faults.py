@@ -80,8 +80,9 @@ class Proxy:
                 near, _ = self._listener.accept()
             except OSError:
                 return
+            self._ends.append(near)
             far = socket.create_connection(self._target)
-            self._ends += [near, far]
+            self._ends.append(far)
             self._start(self._pass_on, near, far)
             self._start(self._pass_on, far, near)
 
