@@ -25,6 +25,8 @@ class HttpDouble(ThreadingHTTPServer):
     def __init__(self, handler: type[HttpHandler], port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), handler)
         self.connections = 0
+        # Method, path and headers of everything that came.
+        self.seen: list[tuple[str, str, dict[str, str]]] = []
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
     def get_request(self) -> tuple[socket.socket, Any]:
@@ -56,6 +58,13 @@ def running(server: _Server, context: ssl.SSLContext | None) -> Iterator[_Server
 
 class HttpHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    server: HttpDouble
+
+    def parse_request(self) -> bool:
+        is_one = super().parse_request()
+        if is_one:
+            self.server.seen.append((self.command, self.path, self.sent_headers()))
+        return is_one
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""

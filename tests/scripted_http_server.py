@@ -35,8 +35,6 @@ class ScriptedHttpServer(HttpDouble):
         self.ready = ready
         self.metrics = metrics
         self.asked: list[Asked] = []
-        # Method, path and headers of everything that came.
-        self.seen: list[tuple[str, str, dict[str, str]]] = []
 
 
 def serving_http(
@@ -55,7 +53,6 @@ class _Handler(HttpHandler):
     server: ScriptedHttpServer
 
     def do_GET(self) -> None:
-        self._see()
         ok = self.server.ready
         if self.path == "/metrics":
             return self._send(200, self.server.metrics)
@@ -72,7 +69,6 @@ class _Handler(HttpHandler):
         return self._send(200, _config(model) if what == "config" else _metadata(model))
 
     def do_POST(self) -> None:
-        self._see()
         body = json.loads(self.read_body())
         name = self.path.removeprefix("/v2/models/").partition("/")[0]
         model = self.server.models[name]
@@ -112,9 +108,6 @@ class _Handler(HttpHandler):
 
     def _send(self, status: int, body: str | dict[str, Any]) -> None:
         self.send_whole(status, body if isinstance(body, str) else json.dumps(body))
-
-    def _see(self) -> None:
-        self.server.seen.append((self.command, self.path, self.sent_headers()))
 
 
 def _asked(model: Model, body: dict[str, Any], headers: dict[str, str]) -> Asked:

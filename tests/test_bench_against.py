@@ -12,10 +12,11 @@ import pytest
 from click.testing import CliRunner, Result
 from openai_double import MODEL, OpenAiDouble, chat_chunk, chunk, serving_openai, usage
 from page_parts import Page
+from scripted_http_server import serving_http
 from scripted_server import Asked, ScriptedServer, Step, last
 
 from trtspec.cli import trtspec
-from trtspec.cli.against import is_openai, target_at, token_counter
+from trtspec.cli.against import openai_address, target_at, token_counter
 from trtspec.client.bench.openai import OpenAiTarget
 from trtspec.client.bench.openai_call import API_KEY
 from trtspec.client.bench.targets import TritonTarget
@@ -140,21 +141,47 @@ def test_of_several_models_one_has_to_be_named(triton: ScriptedServer) -> None:
     assert {asked.body["model"] for asked in server.asked} == {"y"}
 
 
-@pytest.mark.parametrize(
-    ("url", "openai"),
-    [
-        ("http://a:8000/v1", True),
-        ("https://a/v1/", True),
-        ("http://a/api/v3", True),
-        ("http://a:8000", False),
-        ("http://a:8000/", False),
-        ("a:8001", False),
-        ("grpc://a:8001", False),
-    ],
-)
-def test_an_address_with_a_path_is_one_of_openais_api(url: str, openai: bool) -> None:
-    assert is_openai(url) is openai
-    assert isinstance(target_at(url, model=None, pair=None), OpenAiTarget if openai else TritonTarget)
+@pytest.mark.parametrize("url", ["http://a:8000/v1", "https://a/v1/", "http://a/api/v3"])
+def test_an_address_with_a_path_is_one_of_openais_api(url: str) -> None:
+    assert openai_address(url) == url
+    assert isinstance(target_at(url, model=None, pair=None), OpenAiTarget)
+
+
+@pytest.mark.parametrize("url", ["a", "a:8001", "grpc://a:8001", "work/pair", "./a/b"])
+def test_an_address_without_http_is_never_one_of_openais_api(url: str) -> None:
+    assert openai_address(url) is None
+
+
+@pytest.mark.parametrize("key", ["", KEY])
+@pytest.mark.parametrize("end", ["", "/"])
+def test_a_server_with_openais_api_is_known_without_a_path(key: str, end: str) -> None:
+    with serving_openai(lambda asked: [], key=key) as server:
+        assert openai_address(server.url + end) == f"{server.url}/v1"
+        assert target_at(server.url + end, model=None, pair=None).name == f"{server.url}/v1"
+    assert not any("authorization" in headers for _, _, headers in server.seen)
+
+
+def test_an_http_address_of_a_triton_is_a_tritons() -> None:
+    with serving_http(lambda asked: []) as server:
+        assert openai_address(server.url) is None
+        assert isinstance(target_at(server.url, model=None, pair=None), TritonTarget)
+
+
+@pytest.mark.parametrize("models", ["<html>", "[" * 100_000, "[]", "{}"])
+def test_what_has_no_list_of_models_is_left_to_the_triton_client(models: str) -> None:
+    with serving_openai(lambda asked: [], models=models) as server:
+        assert openai_address(server.url) is None
+
+
+def test_a_server_with_openais_api_is_an_arm_without_a_path_and_not_alone(
+    triton: ScriptedServer, openai: OpenAiDouble
+) -> None:
+    done = bench(triton.url, "--against", openai.url, *QUICK, "--json", "-")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["arms"][-1]["server"] == f"{openai.url}/v1"
+    alone = bench(openai.url, *QUICK)
+    assert alone.exit_code == 2
+    assert "found a server with OpenAI's API" in alone.stderr
 
 
 def test_a_pairs_tokenizer_counts_for_a_server_that_does_not(built_pair: EnginePair) -> None:

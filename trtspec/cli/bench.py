@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trtspec import __version__
-from trtspec.cli.against import is_openai, target_at
+from trtspec.cli.against import openai_address, target_at
 from trtspec.cli.bench_compare import compare
 from trtspec.cli.bench_files import Decorator, check_extra, check_files, file_option, new_folder, write_files
 from trtspec.cli.bench_table import print_result
@@ -66,8 +66,7 @@ def _bound(name: str, what: str) -> Decorator:
     multiple=True,
     metavar="URL",
     help="Another server, asked the same in the same run: a Triton, or one with OpenAI's API (vLLM, TGI, "
-    "trtllm-serve, llama.cpp) where the URL has a path, such as http://host:8000/v1, with the key in "
-    "$TRTSPEC_AGAINST_API_KEY.",
+    "trtllm-serve, llama.cpp), such as http://host:8000/v1, with the key in $TRTSPEC_AGAINST_API_KEY.",
 )
 @click.option("--against-model", metavar="NAME", help="The model to ask of them, where they serve several.")
 @click.option(
@@ -184,9 +183,9 @@ def _measure(
     from trtspec.client.bench.run import bench
     from trtspec.client.bench.targets import TritonTarget
 
-    if is_openai(url_or_pair):
+    if openai_address(url_or_pair):
         raise click.UsageError(
-            f"{url_or_pair}: an address with a path is that of OpenAI's API, which knows no draft length; "
+            f"{url_or_pair}: found a server with OpenAI's API, which knows no draft length; "
             "name a pair or a Triton server, and this with --against"
         )
     pair = pair_at(url_or_pair)
