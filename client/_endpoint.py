@@ -114,11 +114,11 @@ class Endpoint:
 def endpoint(
     url: str,
     *,
-    api_key: str | None,
-    headers: Mapping[str, str] | None,
-    tls: Tls | None,
-    metrics_url: str | None,
-    max_message_bytes: int | None,
+    api_key: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    tls: Tls | None = None,
+    metrics_url: str | None = None,
+    max_message_bytes: int | None = None,
 ) -> Endpoint:
     """Return the endpoint that a caller described.
 

@@ -18,7 +18,7 @@ from scripted_server import Asked, Step, last
 
 from trtspec.client import Client, ClientError, DeadlineExceeded, InferRequest, RequestRefused, StreamBroken
 from trtspec.client._connections import BROKEN, Exchange, Pool
-from trtspec.client._endpoint import Endpoint
+from trtspec.client._endpoint import Endpoint, endpoint
 from trtspec.client._http import HttpTransport
 from trtspec.client.bench.targets import Piece, from_thread
 
@@ -70,11 +70,6 @@ def saying(reply: bytes) -> Iterator[Endpoint]:
             thread.join(PATIENCE_S)
 
 
-def at(url: str) -> Endpoint:
-    host, port = url.removeprefix("http://").split(":")
-    return Endpoint("http", host, int(port))
-
-
 def question() -> InferRequest:
     inputs = {"text_input": np.array([[b"x"]], object), "max_tokens": np.array([[1]], np.int32)}
     return InferRequest("tensorrt_llm_bls", "1", inputs)
@@ -115,7 +110,7 @@ def test_an_answer_that_is_closed_just_as_a_response_comes_leaves_no_connection(
 ) -> None:
     with (
         serving_http(lambda _: [Step("a")]) as server,
-        closing(HttpTransport(at(server.url))) as transport,
+        closing(HttpTransport(endpoint(server.url))) as transport,
     ):
         responses = transport.stream(question())
         monkeypatch.setattr(Hooked, "after", responses.close)
@@ -143,7 +138,7 @@ def test_an_answer_that_is_closed_while_it_connects_is_not_asked_for(
 ) -> None:
     with (
         serving_http(lambda _: [last()]) as server,
-        closing(HttpTransport(at(server.url))) as transport,
+        closing(HttpTransport(endpoint(server.url))) as transport,
     ):
         responses = transport.stream(question())
         monkeypatch.setattr(Connection, "on_connect", responses.close)
@@ -252,7 +247,7 @@ def test_a_connection_whose_response_said_its_length_is_used_again_and_asked_onc
     sockets: list[socket.socket],
 ) -> None:
     """As of a proxy that collects the events before it passes them on."""
-    with serving_http(lambda _: [last()]) as server, closing(Pool(at(server.url))) as pool:
+    with serving_http(lambda _: [last()]) as server, closing(Pool(endpoint(server.url))) as pool:
         for _ in range(3):
             exchange = Exchange(pool, lambda: 5)
             exchange.send("GET", "/v2")
@@ -265,7 +260,7 @@ def test_a_connection_whose_response_said_its_length_is_used_again_and_asked_onc
 def test_answers_that_were_read_to_their_end_are_forgotten() -> None:
     with (
         serving_http(lambda _: [last()]) as server,
-        closing(HttpTransport(at(server.url))) as transport,
+        closing(HttpTransport(endpoint(server.url))) as transport,
     ):
         responses = transport.stream(question())
         while not next(responses).final:

@@ -37,16 +37,11 @@ from trtspec.client import (
     StreamBroken,
     Tls,
 )
-from trtspec.client._endpoint import Endpoint, endpoint
+from trtspec.client._endpoint import endpoint
 from trtspec.client._events import EventParser, error_of, read_json, write_json
 from trtspec.client._metrics import parse_metrics
 
 SECRET = "sk-do-not-show"
-
-
-def at(url: str, **given: Any) -> Endpoint:
-    nothing = dict.fromkeys(("api_key", "headers", "tls", "metrics_url", "max_message_bytes"))
-    return endpoint(url, **{**nothing, **given})
 
 
 @pytest.mark.parametrize(
@@ -61,7 +56,7 @@ def at(url: str, **given: Any) -> Endpoint:
     ],
 )
 def test_a_url_may_leave_out_scheme_and_port(url: str, shown: str) -> None:
-    assert at(url).url == shown
+    assert endpoint(url).url == shown
 
 
 @pytest.mark.parametrize(
@@ -84,7 +79,7 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 def test_metrics_are_on_tritons_port_or_where_one_says(
     url: str, metrics_url: str | None, expected: str
 ) -> None:
-    assert at(url, metrics_url=metrics_url).for_metrics().url == expected
+    assert endpoint(url, metrics_url=metrics_url).for_metrics().url == expected
 
 
 @pytest.mark.parametrize(
@@ -99,7 +94,7 @@ def test_metrics_are_on_tritons_port_or_where_one_says(
 def test_a_key_goes_to_the_metrics_of_the_same_host_and_never_unencrypted(
     url: str, metrics_url: str | None, goes_along: bool
 ) -> None:
-    headers = at(url, api_key=SECRET, metrics_url=metrics_url).for_metrics().headers
+    headers = endpoint(url, api_key=SECRET, metrics_url=metrics_url).for_metrics().headers
     assert ("authorization" in headers) == goes_along
 
 

@@ -159,12 +159,5 @@ def _address(url: str, api_key: str | None, tls: Tls | None) -> tuple[Endpoint, 
     # A name and password in the url are passed on, to be refused there without being shown.
     login, at, _ = parts.netloc.rpartition("@")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    server = endpoint(
-        f"{parts.scheme}://{login}{at}{host}:{port}",
-        api_key=api_key,
-        headers=None,
-        tls=tls,
-        metrics_url=None,
-        max_message_bytes=None,
-    )
+    server = endpoint(f"{parts.scheme}://{login}{at}{host}:{port}", api_key=api_key, tls=tls)
     return server, parts.path.rstrip("/") or "/v1"

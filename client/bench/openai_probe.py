@@ -21,7 +21,7 @@ def find_openai(url: str) -> str | None:
     Raises:
         InvalidArgument: for what is no address.
     """
-    server = endpoint(url, api_key=None, headers=None, tls=None, metrics_url=None, max_message_bytes=None)
+    server = endpoint(url)
     if _says(server, "/v2", "extensions") or _says(server, f"{BASE}/models", "data") is False:
         return None
     return server.url + BASE
