@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtspec.engines.host.facts import HostFacts
-from trtspec.engines.manifest import HostNeeds, Manifest
+from trtspec.engines.manifest import MANIFEST, HostNeeds, Manifest
 from trtspec.engines.versions import containers_with
 from trtspec.errors import EngineError
 
@@ -31,7 +31,16 @@ def check_host(manifest: Manifest, host: HostFacts) -> list[HostProblem]:
 
 
 def require_host(where: Path, manifest: Manifest, host: HostFacts) -> None:
-    """Raise EngineError, with every problem in one line, where the engines in `where` do not run here."""
+    """Raise EngineError, with every problem in one line, where the engines in `where` do not run here.
+
+    So it does where what they need is not known.
+    """
+    if manifest.runtime != "cpu" and manifest.host_needs is None:
+        raise EngineError(
+            f"{where}: its {MANIFEST} does not say what its engines need (host_needs is null), so that this "
+            "host cannot be compared with it; build or adopt the pair again, or remove the file to serve "
+            "without a check"
+        )
     problems = check_host(manifest, host)
     if not problems:
         return

@@ -122,6 +122,23 @@ def test_a_repository_is_not_served_where_its_engines_do_not_run(tmp_path: Path)
     require_host_of(tmp_path, lambda: RIGHT)
 
 
+@pytest.mark.parametrize("runtime", ["tensorrt", "pytorch"])
+def test_engines_whose_needs_are_not_known_are_refused_with_the_way_out(
+    runtime: Runtime, tmp_path: Path
+) -> None:
+    write_manifest(manifest_of(None, runtime), tmp_path)
+    message = rf"^{tmp_path}: its trtspec\.json does not say .*; build or adopt the pair again, or remove"
+    with pytest.raises(EngineError, match=message):
+        require_host_of(tmp_path, lambda: RIGHT)
+    (tmp_path / MANIFEST).unlink()
+    require_host_of(tmp_path, HostFacts)
+
+
+def test_engines_of_the_cpu_runtime_need_nothing_to_be_known(tmp_path: Path) -> None:
+    write_manifest(manifest_of(None, "cpu"), tmp_path)
+    require_host_of(tmp_path, HostFacts)
+
+
 def test_serve_reads_the_manifest_that_a_repository_carries(built_pair: EnginePair, tmp_path: Path) -> None:
     repository = write_repository(built_pair, tmp_path / "repo")
     assert (repository / MANIFEST).read_bytes() == (built_pair.path / MANIFEST).read_bytes()
