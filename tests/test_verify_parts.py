@@ -720,6 +720,39 @@ def test_the_demo_reference_proves_itself_and_says_who_it_is(demo_pair: Path) ->
         assert part in found["identity"].detail
 
 
+def test_a_reference_that_the_engines_were_built_from_says_so(
+    built_pair: EnginePair, demo_pair: Path
+) -> None:
+    source = built_pair.manifest.target.source
+    assert source is not None
+    reference = HuggingFaceReference(demo_pair / "target", built_from=source.files)
+    (found,) = [finding for finding in reference.proofs() if finding.name == "source"]
+    count = len(source.files)
+    assert (found.verdict, found.detail) == (
+        "ok",
+        f"the {count} files that the engines were built from, by SHA-256",
+    )
+
+
+def test_a_reference_of_other_files_names_them(demo_pair: Path) -> None:
+    files = {"config.json": "0" * 64, "model.safetensors.index.json": "0" * 64}
+    reference = HuggingFaceReference(demo_pair / "target", built_from=files)
+    (found,) = [finding for finding in reference.proofs() if finding.name == "source"]
+    assert found.verdict == "note"
+    assert found.detail.startswith(f"{demo_pair / 'target'} is not what the engines were built from, ")
+    assert found.detail.endswith(
+        ": config.json differs; model.safetensors.index.json is missing (of 2 files of the manifest, "
+        "by SHA-256)"
+    )
+    assert VerifyReport("toy", others=(found,)).ok
+
+
+def test_without_a_manifest_nothing_is_said_of_the_source(demo_pair: Path) -> None:
+    assert [finding.name for finding in HuggingFaceReference(demo_pair / "target").proofs()] == [
+        "known answer"
+    ]
+
+
 def test_a_reference_that_reads_otherwise_in_one_pass_is_a_defect() -> None:
     class Forgetful(ToyReference):
         def logits(self, prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> Any:

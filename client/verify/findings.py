@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-# skipped: the server or the reference has not what it takes to look.
-Verdict = Literal["ok", "tie", "defect", "skipped"]
+# note: no defect, and perhaps the reason of one. skipped: the server or the reference has not what it
+# takes to look.
+Verdict = Literal["ok", "tie", "note", "defect", "skipped"]
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from trtspec.client._options import Message
@@ -24,13 +25,21 @@ class HuggingFaceReference:
     Args:
         folder: config.json and weights.
         tokenizer: the folder of the tokenizer's files, where it is another.
+        built_from: SHA-256, by name, of the files that the served engines were built from, where that is
+            known; `proofs` says whether the folder has them.
 
     Raises:
         CheckpointError: when transformers cannot load either.
         ClientError: when torch or transformers is not installed.
     """
 
-    def __init__(self, folder: Path, tokenizer: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        tokenizer: Path | None = None,
+        *,
+        built_from: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         try:
             import torch
             from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -41,6 +50,8 @@ class HuggingFaceReference:
             ) from error
         self._torch = torch
         self._folder = folder
+        self._built_from = built_from
+        self._hashes: dict[str, str] = {}
         self._tokenizer = _load(AutoTokenizer, tokenizer or folder)
         self._fp8 = is_fp8(folder)
         self._stored_dtype = _stored_dtype(folder)
@@ -65,12 +76,14 @@ class HuggingFaceReference:
             "torch": str(self._torch.__version__),
             "transformers": str(transformers.__version__),
             "computes": "float32 on dequantised FP8" if self._fp8 else "float32",
-            **{f"sha256 {file.name}": _sha256(file) for file in files},
+            **{f"sha256 {file.name}": self._sha256(file.name) for file in files},
         }
 
     def proofs(self) -> Iterator[Finding]:
-        """Yield what it can show for itself: a known answer, and that codes became weights."""
+        """Yield what it can show for itself: a known answer, that codes became weights, and its source."""
         yield known_answer()
+        if self._built_from:
+            yield self._source()
         if self._fp8:
             count = sum(hasattr(module, DEQUANTISED) for module in self._model.modules())
             detail = f"{count} matrices are their FP8 codes times their scales, and not the codes"
@@ -130,6 +143,28 @@ class HuggingFaceReference:
         with torch.inference_mode():
             logits_TV: Rows = self._model(ids, use_cache=False, **keep).logits[0, -rows:].numpy()
         return logits_TV
+
+    def _source(self) -> Finding:
+        """Whether it is what the served engines were built from, file by file."""
+        there = [name for name in sorted(self._built_from) if (self._folder / name).is_file()]
+        others = [name for name in there if self._sha256(name) != self._built_from[name]]
+        missing = sorted(self._built_from.keys() - there)
+        if not (others or missing):
+            detail = f"the {len(there)} files that the engines were built from, by SHA-256"
+            return Finding(PART, "source", "ok", detail)
+        found = [("differs", others), ("is missing", missing)]
+        listed = "; ".join(f"{', '.join(names)} {what}" for what, names in found if names)
+        detail = (
+            f"{self._folder} is not what the engines were built from, which may be why answers differ: "
+            f"{listed} (of {len(self._built_from)} files of the manifest, by SHA-256)"
+        )
+        return Finding(PART, "source", "note", detail)
+
+    def _sha256(self, name: str) -> str:
+        """Return the SHA-256 of a file of its folder, which is read once."""
+        if name not in self._hashes:
+            self._hashes[name] = _sha256(self._folder / name)
+        return self._hashes[name]
 
 
 # Loading catches whatever transformers, safetensors and torch raise for a folder they cannot use: their
