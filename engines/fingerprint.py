@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from trtspec.engines.manifest import FingerprintManifest, ProbeManifest
+
+if TYPE_CHECKING:
+    from trtspec.client.verify.noise import Noise
+    from trtspec.client.verify.reference import Dtype
 
 PROBES = (
     "The capital of France is",
@@ -13,18 +22,22 @@ PROBES = (
     "Übermorgen fahren wir nach",
 )
 NEW_TOKENS = 8
-DECIMALS = 4
+DECIMALS = 6
 
 
-def fingerprint_of(target: Path, draft: Path | None, tokenizer: Path) -> FingerprintManifest:
+def fingerprint_of(
+    target: Path, draft: Path | None, tokenizer: Path, dtypes: Mapping[str, Dtype]
+) -> FingerprintManifest:
     """Return what engines of the cpu runtime continue the probes with.
 
     Args:
         tokenizer: the folder of tokenizer.json.
+        dtypes: what each engine computes in, by its role.
     """
     prompts = _prompts(tokenizer)
     return FingerprintManifest(
-        target=_probe(target, prompts), draft=None if draft is None else _probe(draft, prompts)
+        target=_probe(target, prompts, dtypes["target"]),
+        draft=None if draft is None else _probe(draft, prompts, dtypes["draft"]),
     )
 
 
@@ -35,11 +48,12 @@ def _prompts(tokenizer: Path) -> list[list[int]]:
     return [loaded.encode(text).ids for text in PROBES]
 
 
-def _probe(folder: Path, prompts: Sequence[Sequence[int]]) -> tuple[ProbeManifest, ...]:
+def _probe(folder: Path, prompts: Sequence[Sequence[int]], dtype: Dtype) -> tuple[ProbeManifest, ...]:
     from trtspec.engines.cpu.engine import Engine
     from trtspec.engines.cpu.request import Request
 
     engine = Engine(folder)
+    noise = _noise(folder, dtype)
     room = engine.limits.max_seq_len
     new_tokens = min(NEW_TOKENS, room // 2)
     found = []
@@ -48,7 +62,39 @@ def _probe(folder: Path, prompts: Sequence[Sequence[int]]) -> tuple[ProbeManifes
         ids = [i for i in prompt if i < engine.limits.known_ids][: room - new_tokens]
         if not ids:
             continue
-        (answer,) = engine.generate(Request(input_ids=ids, max_new_tokens=new_tokens, return_log_probs=True))
-        rounded = tuple(round(value, DECIMALS) for value in answer.log_probs or ())
-        found.append(ProbeManifest(prompt_ids=tuple(ids), ids=tuple(answer.ids), log_probs=rounded))
+        request = Request(
+            input_ids=ids, max_new_tokens=new_tokens, return_log_probs=True, return_generation_logits=True
+        )
+        (answer,) = engine.generate(request)
+        assert answer.log_probs is not None
+        assert answer.logits is not None
+        found.append(
+            ProbeManifest(
+                prompt_ids=tuple(ids),
+                ids=tuple(answer.ids),
+                log_probs=tuple(round(value, DECIMALS) for value in answer.log_probs),
+                margins=tuple(_margin(row_V) for row_V in answer.logits),
+                tolerances=tuple(_rounded_up(noise.bound(row_V)) for row_V in answer.logits),
+            )
+        )
     return tuple(found)
+
+
+def _noise(folder: Path, dtype: Dtype) -> Noise:
+    from transformers import AutoConfig
+
+    from trtspec.client.verify.noise import Noise
+
+    config = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
+    return Noise(dtype, config.num_hidden_layers, config.hidden_size)
+
+
+def _margin(row_V: NDArray[np.float32]) -> float:
+    second, best = np.partition(row_V, -2)[-2:]
+    return round(float(best - second), DECIMALS)
+
+
+def _rounded_up(bound: float) -> float:
+    """Return a bound for log-probs that were rounded themselves."""
+    step = 10.0**-DECIMALS
+    return round((math.ceil(bound / step) + 1) * step, DECIMALS)

@@ -97,7 +97,11 @@ class ProbeManifest(Strict):
 
     prompt_ids: tuple[int, ...]
     ids: tuple[int, ...]
-    log_probs: tuple[float, ...] = Field(description="of each of the ids, rounded to 4 decimals")
+    log_probs: tuple[float, ...] = Field(description="of each of the ids, rounded to 6 decimals")
+    margins: tuple[float, ...] = Field(description="by how much each is better than the next best, in nats")
+    tolerances: tuple[float, ...] = Field(
+        description="by how much another correct computation in the engine's dtype may be off"
+    )
 
 
 class FingerprintManifest(Strict):

@@ -369,7 +369,8 @@ def test_the_manifest_says_what_made_the_pair(built_pair: EnginePair, demo_pair:
 
 def test_the_fingerprint_is_what_the_engines_say(built_pair: EnginePair, demo_pair: Path) -> None:
     found = built_pair.manifest.fingerprint
-    assert found == fingerprint_of(built_pair.target, built_pair.draft, built_pair.tokenizer)
+    dtypes: Any = {"target": "float32", "draft": "float32"}
+    assert found == fingerprint_of(built_pair.target, built_pair.draft, built_pair.tokenizer, dtypes)
     assert found.target != found.draft
     for probe in found.target:
         ids, log_probs = hugging_face(demo_pair / "target", list(probe.prompt_ids), len(probe.ids))

@@ -31,6 +31,7 @@ def test_the_bundled_server_is_right_in_every_part(
     assert report.ok, [finding for finding in report.findings if finding.verdict == "defect"]
     assert {finding.part for finding in report.findings} == {
         "reference",
+        "fingerprint",
         "tokens",
         "greedy",
         "log-probs",

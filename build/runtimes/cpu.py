@@ -16,6 +16,8 @@ from trtspec.build.options import BuildOptions
 from trtspec.build.quantize.pair_quantizer import QuantizedRole, Role, measure_pair, write_role
 from trtspec.build.runtimes.job import Built, Job, describe_engine, mended
 from trtspec.build.stages import RESUME, Done, Stage
+from trtspec.client.verify import noise
+from trtspec.client.verify.reference import served_dtype
 from trtspec.engines.fingerprint import fingerprint_of
 from trtspec.engines.host import min_sm
 from trtspec.engines.manifest import (
@@ -86,6 +88,7 @@ def stages(job: Job) -> Sequence[Stage]:
         name="fingerprint",
         run=partial(_probe, job),
         facts=FingerprintManifest,
+        inputs={"noise": Path(noise.__file__)},
         needs=("tokenizer", *ROLES),
     )
     return [*engines, measure, *([probe] if job.options.fingerprint else [])]
@@ -152,7 +155,11 @@ def _write_engine(job: Job, role: str, folder: Path, done: Done) -> Written:
 def _probe(job: Job, folder: Path, done: Done) -> FingerprintManifest:
     job.report("fingerprint: running the engines on a few prompts")
     target, draft = (done.folder(role) for role in ROLES)
-    return fingerprint_of(target, draft, done.folder("tokenizer"))
+    dtypes = {
+        role: served_dtype(_dtype(job), quantized=done.facts(role, Written).quantization is not None)
+        for role in ROLES
+    }
+    return fingerprint_of(target, draft, done.folder("tokenizer"), dtypes)
 
 
 def _measure(job: Job, folder: Path, done: Done) -> Measured:

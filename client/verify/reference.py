@@ -16,6 +16,14 @@ from trtspec.client.verify.findings import Finding
 Dtype = Literal["float32", "float16", "bfloat16", "fp8", "fp8-float32"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
+
+def served_dtype(dtype: Literal["float32", "float16", "bfloat16"], *, quantized: bool) -> Dtype:
+    """Return what an engine of a dtype computes in, its matrices in FP8 where it is quantised."""
+    if not quantized:
+        return dtype
+    return "fp8-float32" if dtype == "float32" else "fp8"
+
+
 # A row over the vocabulary, and rows for several positions.
 Row = NDArray[np.floating[Any]]
 Rows = NDArray[np.floating[Any]]

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 from trtspec.client._client import Client
 from trtspec.client._errors import RequestRefused
 from trtspec.client.verify.findings import Finding
+from trtspec.client.verify.fingerprint import Fingerprint, compare_fingerprint
 from trtspec.client.verify.greedy import Case, Judge, compare_greedy
 from trtspec.client.verify.log_probs import compare_log_probs
 from trtspec.client.verify.logits import compare_logits
@@ -22,7 +23,7 @@ from trtspec.client.verify.sampling import SamplingPlan, judge_sampling
 from trtspec.client.verify.self_test import self_test
 from trtspec.client.verify.tokens import compare_tokens
 
-Part = Literal["reference", "tokens", "greedy", "log-probs", "options", "sampling"]
+Part = Literal["reference", "fingerprint", "tokens", "greedy", "log-probs", "options", "sampling"]
 PARTS: tuple[Part, ...] = get_args(Part)
 # A draft length that stands for "the server chooses".
 AUTO = -1
@@ -52,6 +53,8 @@ class Settings:
     logit_prompts: int = 3
     alarm_rate: float = 0.001
     seed: int = 0
+    # What the engines said where they were built, as the manifest of their pair has it.
+    fingerprint: Fingerprint | None = None
 
 
 class Verification:
@@ -96,6 +99,7 @@ class Verification:
         """
         parts: dict[Part, Callable[[], Generator[Finding | Case, None, None]]] = {
             "reference": lambda: self_test(self._reference),
+            "fingerprint": self._fingerprint,
             "tokens": self._tokens,
             "greedy": self._greedy,
             "log-probs": self._log_probs,
@@ -134,6 +138,12 @@ class Verification:
         except RequestRefused as refusal:
             return refusal
         return None
+
+    def _fingerprint(self) -> Generator[Finding, None, None]:
+        if self._settings.fingerprint is None:
+            yield Finding("fingerprint", "all", "skipped", "no manifest is known that has a fingerprint")
+        else:
+            yield from compare_fingerprint(self._client, self._settings.fingerprint)
 
     def _tokens(self) -> Generator[Finding, None, None]:
         prompts = spread(self._settings.prompts, self._settings.alone or 1)

@@ -75,6 +75,7 @@ def command(
     try:
         with serve(repository, options, on_launch=_say_launched) as server:
             _say_ready(server, as_json)
+            _say_changed(server)
             server.wait()
     except (Terminated, KeyboardInterrupt) as signalled:
         if server is not None and not server.stopped_cleanly:
@@ -105,4 +106,23 @@ def _say_ready(server: Server, as_json: bool) -> None:
     else:
         click.echo(
             f"ready: gRPC {server.grpc_url}, {server.http_url}, {server.metrics_url}; Ctrl-C stops", err=True
+        )
+
+
+def _say_changed(server: Server) -> None:
+    """Warn where the engines do not behave as they did where they were built: once, the server is ready."""
+    from trtspec.client import CallFailed
+    from trtspec.triton_repo.server import changed_behaviour
+
+    try:
+        changes = changed_behaviour(server)
+    except CallFailed:
+        return  # Server.wait says what has become of it
+    for change in changes:
+        click.echo(f"warning: {change}", err=True)
+    if changes:
+        click.echo(
+            f"warning: {server.repository}: the engines do not behave as where they were built; "
+            f"run: trtspec verify {server.grpc_url} --manifest {server.repository} --reference HF_DIR",
+            err=True,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,14 +13,14 @@ import click
 
 from trtspec.cli import EXIT_MISMATCH, EXIT_SIGNAL, Terminated
 from trtspec.cli.new_file import new_file
-from trtspec.cli.pair_or_url import pair_at, served
+from trtspec.cli.verify_subject import subject_of
 from trtspec.errors import TrtspecError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from trtspec.client.verify import Case, Dtype, Finding, Part, VerifyReport
-    from trtspec.engines.pair import EnginePair
+    from trtspec.engines.manifest import Manifest
 
 # What a running server is asked up to: it does not say what its engines were built for.
 MAX_DRAFT_TOKENS = 8
@@ -28,7 +28,7 @@ MAX_DRAFT_TOKENS = 8
 MOST_DRAFT_TOKENS = 1024
 # The names of trtspec.client.verify, which is not imported for --help.
 AUTO = -1
-PART_NAMES = ("reference", "tokens", "greedy", "log-probs", "options", "sampling")
+PART_NAMES = ("reference", "fingerprint", "tokens", "greedy", "log-probs", "options", "sampling")
 DTYPE_NAMES = ("float32", "float16", "bfloat16", "fp8", "fp8-float32")
 
 
@@ -61,6 +61,11 @@ def _draft_lengths(ctx: click.Context, param: click.Parameter, value: str | None
     "--reference",
     type=click.Path(path_type=Path),
     help="Hugging Face folder to compare with; needed for a URL, the pair's own target otherwise.",
+)
+@click.option(
+    "--manifest",
+    type=click.Path(exists=True, path_type=Path),
+    help="Pair or repository that the running server was started from, or its trtspec.json.",
 )
 @click.option(
     "--prompts",
@@ -112,6 +117,7 @@ def command(
     /,
     pair_or_url: str,
     reference: Path | None,
+    manifest: Path | None,
     prompts: Path | None,
     as_json: bool,
     junit: Path | None,
@@ -123,14 +129,16 @@ def command(
 ) -> None:
     """Compare what is served with Hugging Face: answers, log-probs, options, sampling.
 
-    PAIR_OR_URL is an engine pair, for which a server is started and stopped, or the gRPC address
-    (host:port) of a running one. Every prompt is asked greedily with each draft length; the
-    reference, in float32, reads each answer and says where it would have gone another way. Sampled
-    answers are tested for having the reference's distribution.
+    PAIR_OR_URL is an engine pair or a repository, for which a server is started and stopped, or the
+    gRPC address (host:port) of a running one. Both engines are asked what they were asked where the
+    pair was built. Every prompt is asked greedily with each draft length; the reference, in float32,
+    reads each answer and says where it would have gone another way. Sampled answers are tested for
+    having the reference's distribution.
 
     \b
     Example:
       trtspec verify work/pair
+      trtspec verify work/repo --part fingerprint
       trtspec verify localhost:8001 --reference checkpoints/target --num-draft-tokens 0,4 --html report.html
     """
     verification = None
@@ -146,27 +154,30 @@ def command(
             read_texts,
         )
 
-        pair = pair_at(pair_or_url)
+        subject = subject_of(pair_or_url, manifest)
+        known = subject.manifest
         if reference:
-            trusted = HuggingFaceReference(reference)
-        elif pair:
-            trusted = HuggingFaceReference(pair.target, pair.tokenizer)
+            trusted = HuggingFaceReference(reference, built_from=_sources_of(known))
+        elif subject.checkpoint:
+            trusted = HuggingFaceReference(*subject.checkpoint)
         else:
-            missing = f"{pair_or_url!r} is no folder; for a running server pass --reference HF_DIR"
-            raise click.UsageError(missing)
-        limit = pair.manifest.target.settings.max_draft_len if pair else MAX_DRAFT_TOKENS
-        if pair and num_draft_tokens and max(num_draft_tokens) > limit:
+            found = "is no folder; for a running server"
+            if subject.repository:
+                found = "has no checkpoint of its own;"
+            raise click.UsageError(f"{pair_or_url!r} {found} pass --reference HF_DIR")
+        limit = known.target.settings.max_draft_len if known else MAX_DRAFT_TOKENS
+        if known and num_draft_tokens and max(num_draft_tokens) > limit:
             raise click.UsageError(f"--num-draft-tokens goes to {max(num_draft_tokens)}, the pair to {limit}")
         settings = Settings(
             prompts=read_texts(prompts) if prompts else DEFAULT_PROMPTS,
             num_draft_tokens=num_draft_tokens or (*range(limit + 1), AUTO),
             skip_refused_lengths=num_draft_tokens is None,
-            dtype=dtype or (_dtype_of(pair) if pair else trusted.dtype),
+            dtype=dtype or (_dtype_of(known) if known else trusted.dtype),
             parts=parts or PARTS,
+            fingerprint=known.fingerprint if known else None,
             **numbers,
         )
-        address = served(pair, "trtspec-verify-") if pair else nullcontext(pair_or_url)
-        with address as url, Client(url) as client:
+        with subject.address() as url, Client(url) as client:
             say = _quiet if as_json else _to_stderr
             verification = Verification(
                 client,
@@ -239,11 +250,16 @@ def _write(report: VerifyReport, junit: Path | None, html: Path | None) -> None:
         html.write_text(to_html(report), encoding="utf-8")
 
 
-def _dtype_of(pair: EnginePair) -> Dtype:
-    target = pair.manifest.target
-    if not target.quantization:
-        return target.settings.dtype
-    return "fp8-float32" if target.settings.dtype == "float32" else "fp8"
+def _dtype_of(manifest: Manifest) -> Dtype:
+    from trtspec.client.verify.reference import served_dtype
+
+    target = manifest.target
+    return served_dtype(target.settings.dtype, quantized=target.quantization is not None)
+
+
+def _sources_of(manifest: Manifest | None) -> dict[str, str]:
+    """Return the SHA-256 of each file that the target was built from, by its name."""
+    return manifest.target.source.files if manifest and manifest.target.source else {}
 
 
 def print_report(report: VerifyReport) -> None:
@@ -256,7 +272,7 @@ def print_report(report: VerifyReport) -> None:
     if report.others:
         console.print(_parts_table(report))
     for finding in report.findings:
-        if finding.verdict == "defect":
+        if finding.verdict in ("defect", "note"):
             console.print(f"{finding.part}: {finding.name}: {finding.detail}")
     console.print(_verdict(report))
 
