@@ -103,7 +103,9 @@ def _reason(error: ValueError | RecursionError) -> str:
         return f"not JSON ({error})"
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
-    return f"{error.error_count()} entries are not as expected, first {where}: {first['msg']}"
+    count = error.error_count()
+    entries = "1 entry is" if count == 1 else f"{count} entries are"
+    return f"{entries} not as expected, first {where}: {first['msg']}"
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:

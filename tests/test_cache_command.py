@@ -84,6 +84,28 @@ def test_ls_lists_the_stages_with_the_pair_they_were_made_for(filled: Path, caps
     assert found["unfinished"] == []
 
 
+@pytest.mark.parametrize("asked", ["ls", "verify", "gc"])
+def test_looking_at_the_users_store_makes_none(
+    asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setenv("TRTSPEC_CACHE", str(tmp_path / "none"))
+    code, out, _ = run(capsys, asked)
+    assert (code, out.startswith(f"{tmp_path / 'none'}: ")) == (0, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_was_copied_without_its_locks_is_one(folder: Path, capsys) -> None:
+    shutil.rmtree(folder / "store" / "locks")
+    assert run(capsys, "verify", "--cache", folder / "store")[0] == 0
+
+
+def test_one_stage_is_no_stages(folder: Path, capsys) -> None:
+    for kept in list_store(folder / "store").stages[1:]:
+        shutil.rmtree(folder / "store" / "stages" / kept.key)
+    assert ": 1 stage, " in run(capsys, "ls", "--cache", folder / "store")[1]
+    assert ": 1 stage read, 0 damaged" in run(capsys, "verify", "--cache", folder / "store")[1]
+
+
 def test_verify_of_a_whole_store_exits_0(filled: Path, capsys) -> None:
     code, out, err = run(capsys, "verify", "--cache", filled / "store")
     assert (code, err) == (0, "")

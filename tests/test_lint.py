@@ -708,3 +708,8 @@ def test_a_finding_reads_as_a_line_with_what_to_do(right: Path, tmp_path: Path) 
     (finding,) = lint(repository)
     expected = "error parameter.beams: max_beam_width is 4, drafted tokens go with 1 only; set it to 1"
     assert str(finding) == f"{TARGET}:{finding.line}: {expected}"
+
+
+def test_the_folder_of_one_model_is_refused_with_its_repository(right: Path) -> None:
+    with pytest.raises(RepositoryError, match=f"tensorrt_llm: is one model, .*; give {right / 'ours'}$"):
+        lint(right / "ours" / "tensorrt_llm")

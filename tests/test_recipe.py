@@ -119,8 +119,8 @@ def test_numbers_may_be_written_as_numbers_where_an_option_takes_them_or_words()
         ("tp = 1", r"tp is no section; put it under \[build\]"),
         ("build = 3", r"build is a value, expected a section \[build\]"),
         ("[build]\ntp = 0", r"build\.tp is 0, expected greater than or equal to 1"),
-        ('[build]\ntp = "2"', r"build\.tp is '2', expected a integer"),
-        ("[build]\ntp = true", r"build\.tp is True, expected a integer"),
+        ('[build]\ntp = "2"', r"build\.tp is '2', expected an integer"),
+        ("[build]\ntp = true", r"build\.tp is True, expected an integer"),
         ('[build]\nruntime = "gpu"', r"build\.runtime is 'gpu', expected 'cpu'"),
         ('[repo]\nexclude_input_in_output = "no"', r"repo\.exclude_input_in_output is 'no', expected a bool"),
         ("[build]\njson = true", r"build\.json is unknown"),
@@ -272,6 +272,7 @@ def test_the_known_pairs_are_listed(capsys):
     [
         (["recipe"], 2, "give a NAME or --list"),
         (["recipe", "x", "--list"], 2, "give a NAME or --list"),
+        (["recipe", "--list", "--output", "x"], 2, "--output is for the recipe of a NAME"),
         (["recipe", "qwen2.5-7"], 1, "qwen2.5-7: no recipe of that name; did you mean qwen2.5-7b?"),
         (["recipe", "zzzz"], 1, "zzzz: no recipe of that name; known are llama-3.3-70b, qwen2.5-7b"),
     ],

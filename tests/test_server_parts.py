@@ -207,6 +207,13 @@ def test_a_folder_without_models_is_refused(tmp_path: Path):
         model_names(tmp_path / "nowhere")
 
 
+def test_the_folder_of_one_model_is_refused_with_its_repository(tmp_path: Path):
+    (tmp_path / "repo" / "model").mkdir(parents=True)
+    (tmp_path / "repo" / "model" / "config.pbtxt").touch()
+    with pytest.raises(RepositoryError, match=f"model: is one model, .*; serve {tmp_path / 'repo'}$"):
+        model_names(tmp_path / "repo" / "model")
+
+
 def test_too_little_shared_memory_is_refused_with_both_sizes(tmp_path: Path):
     with pytest.raises(ServerError, match=r"MiB free, 1000000000 models need 8000000000 MiB \(8 each\)"):
         require_shared_memory(10**9, tmp_path)

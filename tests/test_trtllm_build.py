@@ -263,7 +263,7 @@ def test_the_draft_gets_the_width_of_the_targets_logits(
         ("logits", "gather_generation_logits is True, expected False"),
         ("rank", "rank0.engine is missing"),
         ("engine", r"rank0.engine has [\d,]+ bytes, its weights alone [\d,]+: cut short"),
-        ("config", "config.json: 1 entries are not as trtllm-build 1.2.1 writes them"),
+        ("config", "config.json: 1 entry is not as trtllm-build 1.2.1 writes, first"),
     ],
 )
 def test_a_wrong_engine_is_no_pair_and_its_log_is_kept(

@@ -56,15 +56,23 @@ def open_store(cache: Cache, output: Path) -> Iterator[Store]:
 
 
 class Store:
-    """A store that is open: what it hands out stays there until it is closed."""
+    """A store that is open: what it hands out stays there until it is closed.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        create: whether a folder that is none yet becomes one.
+
+    Raises:
+        OutputError: the folder cannot be used.
+    """
+
+    def __init__(self, folder: Path, *, create: bool = True) -> None:
         self.folder = folder.absolute()
         if any(self.folder.resolve().is_relative_to(source) for source in source_folders()):
             raise OutputError(f"{folder}: lies inside trtspec itself; choose another --cache")
         try:
-            for name in (STAGES, LOCKS, HASHES):
-                (self.folder / name).mkdir(parents=True, exist_ok=True)
+            if create or (self.folder / STAGES).is_dir():
+                for name in (STAGES, LOCKS, HASHES):
+                    (self.folder / name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutputError(
                 f"{folder}: no place for a store ({error.strerror}); choose another --cache, or --no-cache"
@@ -81,13 +89,17 @@ class Store:
 
     def entries(self) -> list[Entry]:
         """Return what is finished, by key."""
-        folders = sorted((self.folder / STAGES).iterdir())
-        return [entry for folder in folders if folder.suffix != PARTIAL and (entry := read_entry(folder))]
+        return [
+            entry for folder in self._stages() if folder.suffix != PARTIAL and (entry := read_entry(folder))
+        ]
 
     def unreadable(self) -> list[Path]:
         """Return the folders of finished stages whose record is damaged."""
-        folders = sorted((self.folder / STAGES).iterdir())
-        return [f for f in folders if f.is_dir() and f.suffix != PARTIAL and is_unreadable(f)]
+        return [f for f in self._stages() if f.is_dir() and f.suffix != PARTIAL and is_unreadable(f)]
+
+    def _stages(self) -> list[Path]:
+        folder = self.folder / STAGES
+        return sorted(folder.iterdir()) if folder.is_dir() else []
 
     def partials(self) -> list[Path]:
         """Return the folders of stages that are being made or were killed."""

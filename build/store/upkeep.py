@@ -180,7 +180,7 @@ def _opened(cache: StrPath | None) -> Iterator[Store]:
     folder = default_cache() if cache is None else Path(cache)
     if cache is not None and not (folder / STAGES).is_dir():
         raise OutputError(f"{folder}: no store; expected a folder that `trtspec build --cache` has made")
-    with Store(folder) as store:
+    with Store(folder, create=False) as store:
         yield store
 
 

@@ -173,6 +173,11 @@ def open_layout(folder: Path) -> Layout:
         raise RepositoryError(f"{folder}: found no folder, expected a Triton model repository")
     files = sorted(folder.glob(f"*/{CONFIGURATION}"))
     if not files:
+        if (folder / CONFIGURATION).is_file():
+            raise RepositoryError(
+                f"{folder}: is one model, expected the repository that holds it; "
+                f"give {folder.absolute().parent}"
+            )
         raise RepositoryError(
             f"{folder}: found no MODEL/{CONFIGURATION}, expected a Triton model repository; "
             "give the folder that holds the models"

@@ -32,6 +32,11 @@ def model_names(repository: Path) -> list[str]:
         )
     names = sorted(file.parent.name for file in repository.glob(f"*/{CONFIGURATION}"))
     if not names:
+        if (repository / CONFIGURATION).is_file():
+            raise RepositoryError(
+                f"{repository}: is one model, expected the repository that holds it; "
+                f"serve {repository.absolute().parent}"
+            )
         raise RepositoryError(
             f"{repository}: found no MODEL/{CONFIGURATION}, expected a Triton model repository; "
             "write one with `trtspec repo`"

@@ -72,7 +72,7 @@ def ls(cache: Path | None, as_json: bool) -> None:
     for broken in listing.damaged:
         state = "its stage.json cannot be read; `trtspec cache verify` or `gc` removes it"
         click.echo(f"{'damaged':<16}  {decimal(broken.size_bytes):>10}  {broken.key[:12]}  {state}")
-    click.echo(f"{listing.folder}: {len(listing.stages)} stages, {decimal(listing.size_bytes)}")
+    click.echo(f"{listing.folder}: {_stages(len(listing.stages))}, {decimal(listing.size_bytes)}")
 
 
 @command.command("verify")
@@ -99,9 +99,13 @@ def verify(ctx: click.Context, cache: Path | None, as_json: bool) -> None:
             state = "removed" if damage.removed else "in use, not removed"
             again = damage.command or "the builds that you need"
             click.echo(f"{damage.path}: not what was made; {state}. Run again: {again}", err=True)
-        click.echo(f"{found.folder}: {found.checked} stages read, {len(found.damaged)} damaged")
+        click.echo(f"{found.folder}: {_stages(found.checked)} read, {len(found.damaged)} damaged")
     if found.damaged:
         ctx.exit(EXIT_MISMATCH)
+
+
+def _stages(count: int) -> str:
+    return f"{count} stage{'' if count == 1 else 's'}"
 
 
 def _read_size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:

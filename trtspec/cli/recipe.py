@@ -26,6 +26,8 @@ def command(name: str | None, list_pairs: bool, output: Path | None, as_json: bo
     """
     if (name is None) != list_pairs:
         raise click.UsageError("give a NAME or --list")
+    if list_pairs and output is not None:
+        raise click.UsageError("--output is for the recipe of a NAME, and not for --list")
     if name is None:
         _list(as_json)
         return

@@ -77,7 +77,8 @@ def _fault(section: str, details: ErrorDetails) -> str:
     path = ".".join([section, *map(str, details["loc"])])
     if details["type"] == "extra_forbidden":
         return f"{path} is unknown; {_meant(key, list(parameters(section)))}"
-    expected = details["msg"].replace("Input should be", "expected").replace("a valid ", "a ")
+    expected = details["msg"].replace("Input should be", "expected")
+    expected = expected.replace("a valid integer", "an integer").replace("a valid ", "a ")
     return f"{path} is {details['input']!r}, {expected}"
 
 

@@ -94,7 +94,9 @@ def read_engine_config(folder: Path, name: object) -> EngineConfig:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
+        count = error.error_count()
+        entries = "1 entry is" if count == 1 else f"{count} entries are"
         raise BuildError(
-            f"{name}/config.json: {error.error_count()} entries are not as trtllm-build {ENGINE_RELEASE} "
-            f"writes them, first {where}: {first['msg']}"
+            f"{name}/config.json: {entries} not as trtllm-build {ENGINE_RELEASE} writes, "
+            f"first {where}: {first['msg']}"
         ) from error
