@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from trtspec.cli.prompt_text import prompt_text
+from trtspec.whole_file import write_whole
 
 
 @click.command()
@@ -80,7 +81,7 @@ def command(
     )
     if html is not None:
         try:
-            html.write_text(page(found), "utf-8")
+            write_whole(html, page(found))
         except OSError as error:
             raise RepositoryError(f"{html}: cannot be written: {error.strerror}") from error
     if as_json:

@@ -15,6 +15,7 @@ from trtspec.cli import EXIT_MISMATCH, EXIT_SIGNAL, Terminated
 from trtspec.cli.new_file import new_file
 from trtspec.cli.verify_subject import subject_of
 from trtspec.errors import TrtspecError
+from trtspec.whole_file import write_whole
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -245,9 +246,9 @@ def _write(report: VerifyReport, junit: Path | None, html: Path | None) -> None:
     from trtspec.client.verify.junit import to_junit
 
     if junit:
-        junit.write_text(to_junit(report), encoding="utf-8")
+        write_whole(junit, to_junit(report))
     if html:
-        html.write_text(to_html(report), encoding="utf-8")
+        write_whole(html, to_html(report))
 
 
 def _dtype_of(manifest: Manifest) -> Dtype:
