@@ -361,7 +361,7 @@ def test_closing_the_iterator_of_generate_cancels(engine: Engine) -> None:
 
 def test_a_reset_drops_every_request_and_the_engine_goes_on(folder: Path) -> None:
     engine = Engine(folder)
-    request = Request(input_ids=PROMPT, max_new_tokens=5)
+    request = Request(input_ids=PROMPT, max_new_tokens=20)
     expected = run(engine, request).ids
     dropped = [engine.submit(request) for _ in range(5)]
     engine.step()

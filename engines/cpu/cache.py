@@ -21,26 +21,20 @@ class Placement:
     copied_from: int | None
 
 
+@dataclass(slots=True)
 class _Slot:
-    def __init__(self, max_seq_len: int) -> None:
-        self.buffer: NDArray[np.int64] = np.empty(max_seq_len, dtype=np.int64)
-        self.length = 0
-        self.prompt_length = 0
-        self.busy = False
-        self.last_used = 0
-
-    def shared(self, wanted: NDArray[np.int64]) -> int:
-        """Return the length of the common prefix."""
-        length = min(self.length, len(wanted))
-        differ = np.flatnonzero(self.buffer[:length] != wanted[:length])
-        return int(differ[0]) if len(differ) else length
+    length: int = 0
+    prompt_length: int = 0
+    busy: bool = False
+    last_used: int = 0
 
 
 class PrefixCache:
     """The bookkeeping of the cache slots; the tensors are the model's."""
 
     def __init__(self, slots: int, max_seq_len: int) -> None:
-        self._slots = [_Slot(max_seq_len) for _ in range(slots)]
+        self._slots = [_Slot() for _ in range(slots)]
+        self._ids = np.zeros((slots, max_seq_len), np.int64)
         self._clock = 0
 
     @property
@@ -58,7 +52,7 @@ class PrefixCache:
         """
         wanted = np.asarray(ids, dtype=np.int64)
         most = len(wanted) - 1
-        shared = [min(slot.shared(wanted), most) for slot in self._slots]
+        shared = self._shared(wanted, most)
         longest = max(shared)
         idle = [index for index, slot in enumerate(self._slots) if not slot.busy]
         place = min(idle, key=lambda index: self._slots[index].last_used)
@@ -70,14 +64,14 @@ class PrefixCache:
         copied_from = None
         if shared[place] < longest:
             copied_from = shared.index(longest)
-            slot.buffer[:longest] = wanted[:longest]
+            self._ids[place, :longest] = wanted[:longest]
         slot.length, slot.prompt_length, slot.busy = longest, len(wanted), True
         return Placement(place, longest, copied_from)
 
     def hold(self, slot: int, start: int, ids: Sequence[int]) -> None:
         """Record that a busy slot holds `ids` from position `start` on, and nothing after them."""
         end = start + len(ids)
-        self._slots[slot].buffer[start:end] = ids
+        self._ids[slot, start:end] = ids
         self._slots[slot].length = end
 
     def release(self, slot: int) -> None:
@@ -91,3 +85,9 @@ class PrefixCache:
         self._slots[slot].length = 0
         self._slots[slot].busy = False
         self._slots[slot].last_used = 0
+
+    def _shared(self, wanted: NDArray[np.int64], most: int) -> list[int]:
+        """Return how many leading ids each slot has in common with these, `most` at most."""
+        differ = self._ids[:, :most] != wanted[:most]
+        same = np.where(differ.any(1), differ.argmax(1), most) if most else np.zeros(len(differ), np.int64)
+        return [min(length, slot.length) for length, slot in zip(same.tolist(), self._slots, strict=True)]

@@ -130,6 +130,8 @@ class Engine:
         scheduled = self._schedule()
         if not scheduled:
             return []
+        if steps := self._greedy_steps(scheduled):
+            return self._run_greedily(scheduled, steps)
         logits = self._model.forward([segment for _, segment in scheduled])
         if self._lacking_ids:
             logits = F.pad(logits, (0, self._lacking_ids), value=float("-inf"))
@@ -141,6 +143,29 @@ class Engine:
             self.computed_rows += len(segment.ids)
             chunk = self._advance(sequence, segment, rows)
             if chunk is not None:
+                chunks.append((sequence, chunk))
+        return chunks
+
+    def _greedy_steps(self, scheduled: list[tuple[Sequence, Segment]]) -> int:
+        """Return how many passes may follow each other in one compiled call, 0 where they may not.
+
+        Whoever arrives meanwhile waits for them, so that no request may want more than a draft brings.
+        """
+        if not isinstance(self._model, Model):
+            return 0
+        left = [sequence.greedy_tokens if segment.logit_rows else 0 for sequence, segment in scheduled]
+        return min(left) if max(left) <= self.limits.max_draft_len else 0
+
+    def _run_greedily(
+        self, scheduled: list[tuple[Sequence, Segment]], steps: int
+    ) -> list[tuple[Sequence, Chunk]]:
+        ends = [-1 if s.request.end_id is None else s.request.end_id for s, _ in scheduled]
+        chosen = self._model.run_greedily([segment for _, segment in scheduled], ends, steps)
+        chunks = []
+        for (sequence, segment), tokens in zip(scheduled, chosen.tolist(), strict=True):
+            self.computed_rows += len(segment.ids) + len(tokens) - 1
+            sequence.extend(tokens)
+            if (chunk := self._send(sequence, segment)) is not None:
                 chunks.append((sequence, chunk))
         return chunks
 
@@ -188,6 +213,10 @@ class Engine:
         except RequestError as error:
             self._retire(sequence)
             return Chunk(ids=[], error=error)
+        return self._send(sequence, segment)
+
+    def _send(self, sequence: Sequence, segment: Segment) -> Chunk | None:
+        """Note what is cached now, and return what is due."""
         self._cache.hold(sequence.slot, segment.start, sequence.tokens[segment.start : sequence.computed])
         if sequence.finish_reason is not None:
             self._retire(sequence)

@@ -572,3 +572,33 @@ def run(
     logits = np.empty((wanted.size, weights.head.bias.shape[1]), np.float32)
     _apply(weights.head, 0, last, wanted.size, hidden, logits)
     return logits
+
+
+@njit(**_OPTIONS, cache=True)
+def run_greedily(
+    weights: Weights,
+    sizes: Sizes,
+    cache: Cache,
+    ids: NDArray[np.int64],
+    segments: Segments,
+    ends: NDArray[np.int64],
+    vocab_size: int,
+    chosen: NDArray[np.int64],
+) -> int:
+    """Set chosen [S, steps] to how each segment goes on, and return how many steps that took.
+
+    They are fewer than asked for where every segment has met its end, of `ends` [S], before.
+    """
+    first_row = np.arange(ends.size + 1)
+    last, start = segments.first_row[1:] - 1, segments.start + np.diff(segments.first_row)
+    ended = np.zeros(ends.size, np.bool_)
+    for step in range(chosen.shape[1]):
+        logits = run(weights, sizes, cache, ids, segments, last)
+        for segment in range(ends.size):
+            chosen[segment, step] = np.argmax(logits[segment, :vocab_size])
+            ended[segment] |= chosen[segment, step] == ends[segment]
+        if ended.all():
+            return step + 1
+        ids, last = chosen[:, step].copy(), first_row[:-1]
+        segments = Segments(first_row, segments.slot, start + step)
+    return chosen.shape[1]

@@ -51,7 +51,9 @@ class Model:
         # Before the first request, which would have to wait for it.
         numbers = np.zeros(1, np.int64)
         segments = kernels.Segments(numbers, numbers, numbers)
-        compile_for(kernels.run, self._weights, self._sizes, self._cache, numbers, segments, numbers)
+        fixed = (self._weights, self._sizes, self._cache, numbers, segments, numbers)
+        compile_for(kernels.run, *fixed)
+        compile_for(kernels.run_greedily, *fixed, 1, np.zeros((1, 1), np.int64))
 
     def copy_prefix(self, source: int, destination: int, length: int) -> None:
         """Copy the first `length` cached positions of one slot to another."""
@@ -70,30 +72,51 @@ class Model:
         Raises:
             IndexError: an id, a position or a slot is outside of what the model has.
         """
-        counts = [len(segment.ids) for segment in segments]
-        ends = np.cumsum([0, *counts])
-        ids = np.array([token for segment in segments for token in segment.ids], np.int64)
-        self._refuse_outside(segments, ids)
+        ids, packed = self._pack(segments)
         wanted = [
             row
-            for segment, end in zip(segments, ends[1:], strict=True)
+            for segment, end in zip(segments, packed.first_row[1:], strict=True)
             for row in range(end - segment.logit_rows, end)
         ]
         logits = kernels.run(
+            self._weights, self._sizes, self._cache, ids, packed, np.array(wanted, np.int64)
+        )
+        return torch.from_numpy(logits)[:, : self.vocab_size]
+
+    def run_greedily(self, segments: Sequence[Segment], ends: Sequence[int], steps: int) -> NDArray[np.int64]:
+        """Run `steps` passes at most and return the most probable token of each, [S, passes].
+
+        The second pass reads what the first chose for each segment, and so on; none follows once every
+        segment has met its end (-1: it has none).
+
+        Raises:
+            IndexError: as `forward` does.
+        """
+        ids, packed = self._pack(segments, steps - 1)
+        chosen = np.empty((len(segments), steps), np.int64)
+        done = kernels.run_greedily(
             self._weights,
             self._sizes,
             self._cache,
             ids,
-            kernels.Segments(
-                ends,
-                np.array([segment.slot for segment in segments], np.int64),
-                np.array([segment.start for segment in segments], np.int64),
-            ),
-            np.array(wanted, np.int64),
+            packed,
+            np.array(ends, np.int64),
+            self.vocab_size,
+            chosen,
         )
-        return torch.from_numpy(logits)[:, : self.vocab_size]
+        return chosen[:, :done]
 
-    def _refuse_outside(self, segments: Sequence[Segment], ids: NDArray[np.int64]) -> None:
+    def _pack(self, segments: Sequence[Segment], more: int = 0) -> tuple[NDArray[np.int64], kernels.Segments]:
+        """Return the ids and where they belong; `more` positions are to follow on each segment."""
+        ids = np.array([token for segment in segments for token in segment.ids], np.int64)
+        self._refuse_outside(segments, ids, more)
+        return ids, kernels.Segments(
+            np.cumsum([0, *(len(segment.ids) for segment in segments)]),
+            np.array([segment.slot for segment in segments], np.int64),
+            np.array([segment.start for segment in segments], np.int64),
+        )
+
+    def _refuse_outside(self, segments: Sequence[Segment], ids: NDArray[np.int64], more: int) -> None:
         """Compiled code would read and write other memory."""
         if ids.min() < 0 or ids.max() >= self.vocab_size:
             raise IndexError(f"token ids {ids.min()} to {ids.max()}, expected 0 to {self.vocab_size - 1}")
@@ -101,5 +124,5 @@ class Model:
             end = segment.start + len(segment.ids)
             if not (0 <= segment.slot < len(self._cache.keys) and 0 <= segment.start < end):
                 raise IndexError(f"slot {segment.slot}, start {segment.start}, {len(segment.ids)} ids")
-            if end > self._max_seq_len:
-                raise IndexError(f"positions up to {end - 1}, the cache has {self._max_seq_len}")
+            if end + more > self._max_seq_len:
+                raise IndexError(f"positions up to {end + more - 1}, the cache has {self._max_seq_len}")

@@ -37,6 +37,15 @@ class Sequence:
         """How many tokens have been generated."""
         return len(self.tokens) - len(self.request.input_ids)
 
+    @property
+    def greedy_tokens(self) -> int:
+        """How many tokens are left to choose of which none needs more than the most probable one."""
+        request = self.request
+        each_matters = (
+            self._draft or request.streaming or request.return_log_probs or request.return_generation_logits
+        )
+        return request.max_new_tokens - self.new_tokens if request.sampling.plain and not each_matters else 0
+
     def next_segment(self, max_rows: int) -> Segment:
         """Return the rows of the next pass: a part of a long prompt, or all that is left and the draft."""
         end = self.computed + max_rows
@@ -52,18 +61,22 @@ class Sequence:
             return
         draft, self._draft = self._draft, []
         before = len(self.tokens)
-        extension = self._sampler.extend(logits_RV, self.tokens, self.new_tokens, draft, self._draft_logits)
-        for token in extension:
+        self.extend(self._sampler.extend(logits_RV, self.tokens, self.new_tokens, draft, self._draft_logits))
+        if draft and self.finish_reason is None:
+            self.finish_reason = "verified"
+        self._draft_logits = None
+        self._keep_scores(self.tokens[before:], logits_RV)
+
+    def extend(self, tokens: list[int]) -> None:
+        """Add tokens up to the first that ends the answer; all but the last have been computed."""
+        before = len(self.tokens)
+        for token in tokens:
             self.tokens.append(token)
             self.finish_reason = self._reason_to_finish()
             if self.finish_reason:
                 break
-        if draft and self.finish_reason is None:
-            self.finish_reason = "verified"
-        # The last token of the extension has no row yet; those before it are the draft tokens just computed.
-        self.computed = min(before + len(extension) - 1, len(self.tokens))
-        self._draft_logits = None
-        self._keep(self.tokens[before:], logits_RV)
+        self.computed = min(before + len(tokens) - 1, len(self.tokens))
+        self._unsent += self.tokens[before:]
 
     def collect(self) -> Chunk | None:
         """Return what is due to be sent: every step while streaming, else once finished."""
@@ -88,9 +101,8 @@ class Sequence:
                 return "stop_words"
         return "length" if new >= request.max_new_tokens else None
 
-    def _keep(self, ids: list[int], logits_RV: Tensor) -> None:
+    def _keep_scores(self, ids: list[int], logits_RV: Tensor) -> None:
         rows = logits_RV[: len(ids)]
-        self._unsent += ids
         if self.request.return_generation_logits:
             self._unsent_logits.append(rows)
         if self.request.return_log_probs:
