@@ -130,8 +130,8 @@ class Engine:
         scheduled = self._schedule()
         if not scheduled:
             return []
-        if steps := self._greedy_steps(scheduled):
-            return self._run_greedily(scheduled, steps)
+        if isinstance(self._model, Model) and (steps := self._greedy_steps(scheduled)):
+            return self._run_greedily(self._model, scheduled, steps)
         logits = self._model.forward([segment for _, segment in scheduled])
         if self._lacking_ids:
             logits = F.pad(logits, (0, self._lacking_ids), value=float("-inf"))
@@ -151,16 +151,14 @@ class Engine:
 
         Whoever arrives meanwhile waits for them, so that no request may want more than a draft brings.
         """
-        if not isinstance(self._model, Model):
-            return 0
         left = [sequence.greedy_tokens if segment.logit_rows else 0 for sequence, segment in scheduled]
         return min(left) if max(left) <= self.limits.max_draft_len else 0
 
     def _run_greedily(
-        self, scheduled: list[tuple[Sequence, Segment]], steps: int
+        self, model: Model, scheduled: list[tuple[Sequence, Segment]], steps: int
     ) -> list[tuple[Sequence, Chunk]]:
         ends = [-1 if s.request.end_id is None else s.request.end_id for s, _ in scheduled]
-        chosen = self._model.run_greedily([segment for _, segment in scheduled], ends, steps)
+        chosen = model.run_greedily([segment for _, segment in scheduled], ends, steps)
         chunks = []
         for (sequence, segment), tokens in zip(scheduled, chosen.tolist(), strict=True):
             self.computed_rows += len(segment.ids) + len(tokens) - 1

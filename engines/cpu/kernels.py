@@ -41,6 +41,11 @@ _MOST_ROWS = 8
 # Rows of a segment that attend together: bounds the scores held, [rows · query heads a key head, T'].
 _ATTENDING = 8
 
+# How long before a product reads a weight it asks for it: with several rows to each, processors do not
+# look that far ahead by themselves. Of 1, 2 and 4 KiB the last was best.
+_AHEAD_BYTES = 4096
+_LINE_BYTES = 64
+
 # Python's error model tests every divisor, and a loop with such a test is not vectorised.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
@@ -158,6 +163,7 @@ def _lane(n: int, width: int) -> int:
 
 
 _FLOAT, _INT32, _INT64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
+_BYTES = ir.IntType(8).as_pointer()
 _FLOATS, _INTS = ir.VectorType(_FLOAT, _LANES), ir.VectorType(_INT32, _LANES)
 
 
@@ -197,9 +203,9 @@ def _tile(rows: int) -> Any:
             sums = [[cgutils.alloca_once_value(builder, zero) for _ in range(2)] for _ in range(rows)]
             x_rows = [builder.gep(x_start, [builder.mul(x_stride, _INT64(row))]) for row in range(rows)]
             with cgutils.for_range(builder, size, intp=_INT64) as loop:
-                weights = _lanes(
-                    builder, builder.gep(w_start, [builder.mul(loop.index, _INT64(BLOCK))]), narrow
-                )
+                current = builder.gep(w_start, [builder.mul(loop.index, _INT64(BLOCK))])
+                _prefetch(builder, current, BLOCK * w.dtype.bitwidth // 8)
+                weights = _lanes(builder, current, narrow)
                 for row in range(rows):
                     value = _broadcast(builder, builder.load(builder.gep(x_rows[row], [loop.index])))
                     for half in range(2):
@@ -217,6 +223,17 @@ def _tile(rows: int) -> Any:
         return types.void(y, y_at, y_stride, x, x_at, x_stride, w, w_at, size), generate
 
     return tile
+
+
+def _prefetch(builder: ir.IRBuilder, at: Any, size: int) -> None:
+    """Ask for the `size` bytes that lie so far ahead; past the end is no fault."""
+    prefetch = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(ir.VoidType(), [_BYTES, *[_INT32] * 3]), "llvm.prefetch.p0i8"
+    )
+    for offset in range(0, size, _LINE_BYTES):
+        ahead = builder.gep(builder.bitcast(at, _BYTES), [_INT64(_AHEAD_BYTES + offset)])
+        # To read, into every level, data.
+        builder.call(prefetch, [ahead, _INT32(0), _INT32(3), _INT32(1)])
 
 
 def _lanes(builder: ir.IRBuilder, at: Any, narrow: bool) -> tuple[Any, Any]:
@@ -529,8 +546,8 @@ def _add(x: Floats, update: Floats) -> None:
             x[row, i] += update[row, i]
 
 
-@njit(**_OPTIONS, cache=True)
-def run(
+@njit(**_OPTIONS)
+def _pass(
     weights: Weights,
     sizes: Sizes,
     cache: Cache,
@@ -538,7 +555,7 @@ def run(
     segments: Segments,
     wanted: NDArray[np.int64],
 ) -> Floats:
-    """Run one pass, extend the cache, and return the logits [W, V'] of the rows `wanted`."""
+    """Extend the cache and return the logits of the rows `wanted`."""
     rows, hidden = ids.size, weights.norm.size
     inner = sizes.inner
     positions = np.empty(rows, np.int64)
@@ -575,30 +592,38 @@ def run(
 
 
 @njit(**_OPTIONS, cache=True)
-def run_greedily(
+def run(
     weights: Weights,
     sizes: Sizes,
     cache: Cache,
     ids: NDArray[np.int64],
     segments: Segments,
+    wanted: NDArray[np.int64],
     ends: NDArray[np.int64],
     vocab_size: int,
     chosen: NDArray[np.int64],
-) -> int:
-    """Set chosen [S, steps] to how each segment goes on, and return how many steps that took.
+) -> Floats:
+    """Run one pass, extend the cache, and return the logits [W, V'] of the rows `wanted`.
 
-    They are fewer than asked for where every segment has met its end, of `ends` [S], before.
+    Where `chosen` [S, steps] has columns, `wanted` is the last row of each segment: the most probable
+    token of it is written there and read by a pass that follows, until `chosen` is full or every segment
+    has met its end, of `ends` [S]. The logits are then those of the last pass.
+
+    One function for both, since compiling the pass is what takes so long.
     """
-    first_row = np.arange(ends.size + 1)
-    last, start = segments.first_row[1:] - 1, segments.start + np.diff(segments.first_row)
+    steps, step, first_row = chosen.shape[1], 0, np.arange(ends.size + 1)
     ended = np.zeros(ends.size, np.bool_)
-    for step in range(chosen.shape[1]):
-        logits = run(weights, sizes, cache, ids, segments, last)
+    while True:
+        logits: Floats = _pass(weights, sizes, cache, ids, segments, wanted)
         for segment in range(ends.size):
             chosen[segment, step] = np.argmax(logits[segment, :vocab_size])
             ended[segment] |= chosen[segment, step] == ends[segment]
-        if ended.all():
-            return step + 1
-        ids, last = chosen[:, step].copy(), first_row[:-1]
-        segments = Segments(first_row, segments.slot, start + step)
-    return chosen.shape[1]
+        if step + 1 >= steps or ended.all():
+            return logits
+        start = segments.start + np.diff(segments.first_row)
+        ids, wanted, segments = (
+            chosen[:, step].copy(),
+            first_row[:-1],
+            Segments(first_row, segments.slot, start),
+        )
+        step += 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from .architecture import Architecture
@@ -51,9 +51,18 @@ class Model:
         # Before the first request, which would have to wait for it.
         numbers = np.zeros(1, np.int64)
         segments = kernels.Segments(numbers, numbers, numbers)
-        fixed = (self._weights, self._sizes, self._cache, numbers, segments, numbers)
-        compile_for(kernels.run, *fixed)
-        compile_for(kernels.run_greedily, *fixed, 1, np.zeros((1, 1), np.int64))
+        compile_for(
+            kernels.run,
+            self._weights,
+            self._sizes,
+            self._cache,
+            numbers,
+            segments,
+            numbers,
+            numbers,
+            1,
+            np.zeros((1, 1), np.int64),
+        )
 
     def copy_prefix(self, source: int, destination: int, length: int) -> None:
         """Copy the first `length` cached positions of one slot to another."""
@@ -72,15 +81,13 @@ class Model:
         Raises:
             IndexError: an id, a position or a slot is outside of what the model has.
         """
-        ids, packed = self._pack(segments)
+        ends = np.cumsum([len(segment.ids) for segment in segments])
         wanted = [
             row
-            for segment, end in zip(segments, packed.first_row[1:], strict=True)
+            for segment, end in zip(segments, ends, strict=True)
             for row in range(end - segment.logit_rows, end)
         ]
-        logits = kernels.run(
-            self._weights, self._sizes, self._cache, ids, packed, np.array(wanted, np.int64)
-        )
+        logits = self._run(segments, wanted, (), np.empty((0, 0), np.int64))
         return torch.from_numpy(logits)[:, : self.vocab_size]
 
     def run_greedily(self, segments: Sequence[Segment], ends: Sequence[int], steps: int) -> NDArray[np.int64]:
@@ -92,29 +99,36 @@ class Model:
         Raises:
             IndexError: as `forward` does.
         """
-        ids, packed = self._pack(segments, steps - 1)
-        chosen = np.empty((len(segments), steps), np.int64)
-        done = kernels.run_greedily(
+        chosen = np.full((len(segments), steps), -1)
+        last = np.cumsum([len(segment.ids) for segment in segments]) - 1
+        self._run(segments, last, ends, chosen)
+        return chosen[:, chosen[0] >= 0]
+
+    def _run(
+        self,
+        segments: Sequence[Segment],
+        wanted: ArrayLike,
+        ends: Sequence[int],
+        chosen: NDArray[np.int64],
+    ) -> NDArray[np.float32]:
+        ids = np.array([token for segment in segments for token in segment.ids], np.int64)
+        self._refuse_outside(segments, ids, max(0, chosen.shape[1] - 1))
+        logits: NDArray[np.float32] = kernels.run(
             self._weights,
             self._sizes,
             self._cache,
             ids,
-            packed,
+            kernels.Segments(
+                np.cumsum([0, *(len(segment.ids) for segment in segments)]),
+                np.array([segment.slot for segment in segments], np.int64),
+                np.array([segment.start for segment in segments], np.int64),
+            ),
+            np.asarray(wanted, np.int64),
             np.array(ends, np.int64),
             self.vocab_size,
             chosen,
         )
-        return chosen[:, :done]
-
-    def _pack(self, segments: Sequence[Segment], more: int = 0) -> tuple[NDArray[np.int64], kernels.Segments]:
-        """Return the ids and where they belong; `more` positions are to follow on each segment."""
-        ids = np.array([token for segment in segments for token in segment.ids], np.int64)
-        self._refuse_outside(segments, ids, more)
-        return ids, kernels.Segments(
-            np.cumsum([0, *(len(segment.ids) for segment in segments)]),
-            np.array([segment.slot for segment in segments], np.int64),
-            np.array([segment.start for segment in segments], np.int64),
-        )
+        return logits
 
     def _refuse_outside(self, segments: Sequence[Segment], ids: NDArray[np.int64], more: int) -> None:
         """Compiled code would read and write other memory."""
