@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from trtspec.engines.load import load_engine
 from trtspec.engines.manifest import FingerprintManifest, ProbeManifest
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ def fingerprint_of(
     Args:
         tokenizer: the folder of tokenizer.json.
         dtypes: what each engine computes in, by its role.
+
+    Raises:
+        EngineError: an engine cannot be run as it is.
     """
     prompts = _prompts(tokenizer)
     return FingerprintManifest(
@@ -49,10 +53,9 @@ def _prompts(tokenizer: Path) -> list[list[int]]:
 
 
 def _probe(folder: Path, prompts: Sequence[Sequence[int]], dtype: Dtype) -> tuple[ProbeManifest, ...]:
-    from trtspec.engines.cpu.engine import Engine
     from trtspec.engines.cpu.request import Request
 
-    engine = Engine(folder)
+    engine = load_engine(folder)
     noise = _noise(folder, dtype)
     room = engine.limits.max_seq_len
     new_tokens = min(NEW_TOKENS, room // 2)

@@ -17,8 +17,7 @@ from trtspec.build.checkpoint import Checkpoint, open_checkpoint
 from trtspec.build.tune.agreement import Agreement
 from trtspec.build.tune.models import EngineModel, TunedModel, write_engine
 from trtspec.build.tune.pass_time import PassTime, pass_time, unrest
-from trtspec.engines.cpu.errors import EngineLoadError
-from trtspec.errors import BuildError, CheckpointError, PairError
+from trtspec.errors import BuildError, CheckpointError, EngineError, PairError
 
 Device = Literal["cpu", "cuda"]
 Ids = Sequence[int]
@@ -195,7 +194,7 @@ def _models(
             )
             try:
                 return EngineModel(engine, end_ids)
-            except EngineLoadError as error:
+            except EngineError as error:
                 raise CheckpointError(f"{checkpoint.path}: {error}") from error
 
         yield load("target", target), load("draft", draft)

@@ -11,9 +11,9 @@ from typing import Protocol
 
 import numpy as np
 
-from trtspec.engines.cpu.engine import Engine
-from trtspec.engines.cpu.errors import EngineLoadError
 from trtspec.engines.cpu.request import Request
+from trtspec.engines.load import load_engine
+from trtspec.errors import EngineError
 
 
 class TunedModel(Protocol):
@@ -58,13 +58,13 @@ class EngineModel:
         end_ids: the tokens that end an answer.
 
     Raises:
-        EngineLoadError: it cannot be run, or computes nothing but NaN.
+        EngineError: it cannot be run, or computes nothing but NaN.
     """
 
     def __init__(
         self, folder: Path, end_ids: Sequence[int], *, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self._engine = Engine(folder)
+        self._engine = load_engine(folder)
         self._refuse_nan()
         self._ends = tuple((i,) for i in end_ids)
         self._clock = clock
@@ -75,7 +75,7 @@ class EngineModel:
         for chunk in self._engine.generate(asked):
             known_TV = chunk.logits[:, : self._engine.limits.known_ids] if chunk.logits is not None else None
             if known_TV is not None and not np.isfinite(known_TV).all():
-                raise EngineLoadError(
+                raise EngineError(
                     "its logits are NaN or Inf; the checkpoint is damaged or diverged in training"
                 )
 

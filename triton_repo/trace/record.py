@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from trtspec.engines.load import load_engine
 from trtspec.engines.pair import EnginePair
 from trtspec.errors import EngineError, RepositoryError
 from trtspec.triton_repo.speculation.draft_length import FixedDraftLength
@@ -170,10 +171,9 @@ class _Engine:
     """A cpu engine that answers the calls of the loop; every reply has its logits."""
 
     def __init__(self, folder: Path, sampling: Sampling, eos_ids: Sequence[int]) -> None:
-        from trtspec.engines.cpu.engine import Engine
         from trtspec.engines.cpu.sampling import Sampler, SamplingParams
 
-        self._engine = Engine(folder)
+        self._engine = load_engine(folder)
         self._ends = tuple((eos_id,) for eos_id in eos_ids)
         self._params = SamplingParams(
             temperature=sampling.temperature,
