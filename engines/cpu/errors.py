@@ -1,4 +1,7 @@
-"""What the engine refuses. Both are ValueErrors: this folder is copied without the rest of trtspec."""
+"""What the engine refuses. Both are ValueErrors: this folder is copied without the rest of trtspec.
+
+Where the rest is, `trtspec.engines.load` turns the first into an EngineError.
+"""
 
 from __future__ import annotations
 
