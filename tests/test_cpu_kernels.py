@@ -7,7 +7,9 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -142,6 +144,60 @@ def test_an_engine_runs_where_the_cache_cannot_be_written(tmp_path: Path) -> Non
     file = Path(run_copy(copied(tmp_path), caches))
     assert caches not in file.parents
     assert not file.parent.exists()
+
+
+def kept(caches: Path, name: str, **days: float) -> Path:
+    """A folder in the cache with files of these ages."""
+    folder = caches / f"trtspec_kernels_{name}"
+    folder.mkdir(parents=True, mode=0o700)
+    for file, age in days.items():
+        path = folder / {"kernels": "kernels.py"}.get(file, file)
+        path.touch()
+        os.utime(path, (time.time() - age * 86400,) * 2)
+    return folder
+
+
+def test_a_new_version_removes_what_nobody_has_loaded_for_a_month(tmp_path: Path) -> None:
+    package, caches = copied(tmp_path), tmp_path / "caches"
+    folders = caches / "trtspec-kernels"
+    unused = [
+        kept(folders, "unused", kernels=90, used=40),
+        kept(folders, "older", kernels=40),
+    ]
+    others = [kept(folders, "used", kernels=90, used=20), kept(folders, "young", kernels=20)]
+    foreign = folders / "something"
+    foreign.mkdir()
+    os.utime(foreign, (0, 0))
+    file = Path(run_copy(package, caches))
+    assert set(folders.iterdir()) == {file.parent, foreign, *others}
+    # Only who is new looks; whoever comes again marks his own as used.
+    os.utime(file.parent / "used", (0, 0))
+    unused[0].mkdir()
+    os.utime(unused[0], (0, 0))
+    assert run_copy(package, caches) == str(file)
+    assert unused[0].is_dir()
+    assert (file.parent / "used").stat().st_mtime > 0
+
+
+def test_what_another_process_takes_up_meanwhile_stays(tmp_path: Path) -> None:
+    folder = kept(tmp_path, "old", kernels=90, used=40)
+    with compiled._locked(folder):
+        remover = Thread(target=compiled._remove_unused, args=(tmp_path,))
+        remover.start()
+        (folder / "used").touch()
+    remover.join()
+    assert (folder / "kernels.py").exists()
+
+
+def test_two_new_versions_at_once_remove_the_same(tmp_path: Path) -> None:
+    for name in range(20):
+        kept(tmp_path, str(name), kernels=40)
+    removers = [Thread(target=compiled._remove_unused, args=(tmp_path,)) for _ in range(4)]
+    for remover in removers:
+        remover.start()
+    for remover in removers:
+        remover.join()
+    assert not list(tmp_path.iterdir())
 
 
 def compile_product(caches: Path, code: str = "") -> subprocess.Popen[str]:

@@ -10,9 +10,11 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import shutil
 import stat
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +23,11 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 _SOURCE = Path(__file__).with_name("kernels.py")
+# In each folder; its time is when a process last loaded the kernels.
+_USED = "used"
+_PREFIX = "trtspec_kernels_"
+# What no process has loaded for so long is of a version that nobody runs.
+_KEPT_S = 30 * 24 * 3600.0
 # Held until the process ends, which removes them.
 _temporary: list[tempfile.TemporaryDirectory[str]] = []
 
@@ -32,10 +39,14 @@ def load(caches: Path) -> Any:
     takes its place, and the kernels are compiled anew (half a minute) in every process.
     """
     content = _SOURCE.read_bytes()
-    name = f"trtspec_kernels_{hashlib.sha256(content).hexdigest()[:16]}"
+    name = f"{_PREFIX}{hashlib.sha256(content).hexdigest()[:16]}"
     if name not in sys.modules:
         try:
-            file = _write(_private(_private(caches.expanduser()) / name) / _SOURCE.name, content)
+            folder = _private(caches.expanduser()) / name
+            is_new = not folder.is_dir()
+            file = _write(_private(folder) / _SOURCE.name, content)
+            if is_new:
+                _remove_unused(folder.parent)
         except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
             warnings.warn(f"{caches}: {error}; nothing compiled is kept", RuntimeWarning, stacklevel=2)
             _temporary.append(tempfile.TemporaryDirectory(prefix="trtspec-kernels-"))
@@ -123,12 +134,34 @@ def _write(file: Path, content: bytes) -> Path:
     with tempfile.TemporaryFile(dir=file.parent):
         pass  # numba must be able to write there
     with _locked(file.parent):
+        with suppress(OSError):
+            (file.parent / _USED).touch()
         if not file.exists() or file.read_bytes() != content:
             descriptor, part = tempfile.mkstemp(dir=file.parent)
             with os.fdopen(descriptor, "wb") as handle:
                 handle.write(content)
             os.replace(part, file)
     return file
+
+
+def _remove_unused(caches: Path) -> None:
+    """Remove what other versions have compiled and nobody has loaded for a month.
+
+    A process that loads it at this moment either makes it used first, or finds it gone and compiles anew.
+    """
+    for folder in caches.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            if _is_unused(folder):
+                with _locked(folder):
+                    if _is_unused(folder):
+                        # Renamed first: nobody is to load half of it, or to lock what is going.
+                        shutil.rmtree(folder.rename(folder.with_name(f"removed_{folder.name}")))
+
+
+def _is_unused(folder: Path) -> bool:
+    # Earlier versions left no mark of use.
+    marks = [file for file in (folder / _USED, folder / _SOURCE.name) if file.exists()]
+    return time.time() - max(file.stat().st_mtime for file in marks or [folder]) > _KEPT_S
 
 
 def _caches() -> Path:
