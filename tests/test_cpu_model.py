@@ -214,6 +214,27 @@ def test_a_tensor_of_another_shape_is_refused_with_both_shapes(demo_pair: Path, 
         load(folder)
 
 
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        ({"num_hidden_layers": 10**12}, r"no tensor 'model\.layers\.999999999999\.input_layernorm"),
+        (
+            {"intermediate_size": 10**12},
+            r"gate_proj\.weight' is \[384, 128\], .* implies \[1000000000000, 128\]",
+        ),
+        ({"hidden_size": 10**12}, r"\[128\], config\.json implies \[1000000000000\]"),
+    ],
+)
+def test_a_size_that_the_weights_have_not_is_refused_before_room_is_made_for_it(
+    size: dict[str, int], message: str, demo_pair: Path, tmp_path: Path
+) -> None:
+    folder = copy_checkpoint(demo_pair / "draft", tmp_path / "draft")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | size))
+    with pytest.raises(EngineLoadError, match=message):
+        load(folder)
+
+
 def test_a_tensor_that_two_shards_hold_is_refused(demo_pair: Path, tmp_path: Path) -> None:
     folder = copy_checkpoint(demo_pair / "draft", tmp_path / "draft")
     save_file({"model.norm.weight": torch.ones(128)}, folder / "twin.safetensors")

@@ -101,6 +101,7 @@ TOKENIZER: dict[str, Any] = {
 READ = [
     *("architectures", "model_type", "is_encoder_decoder", "speculators_config", "speculators_model_type"),
     *("algorithm", "dflash_config", "markov_rank", "dspark_config", "medusa_num_heads", "pard_token"),
+    *("intermediate_size", "partial_rotary_factor"),
     *("text_config", "vision_config", "tie_word_embeddings", "num_hidden_layers", "n_layer", "hidden_size"),
     *("num_attention_heads", "num_key_value_heads", "head_dim", "kv_lora_rank", "qk_rope_head_dim"),
     *(
@@ -318,6 +319,44 @@ def test_a_head_count_that_the_weights_contradict_refuses_the_pair(model):
     target = model(target_config(), tokenizer_config=CHAT)
     wrong = replace(target, config={**target.config, "head_dim": 32})
     assert said(check(wrong, model(tiny(), tokenizer_config=CHAT)))["heads.size"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("change", "found", "words"),
+    [
+        ({"head_dim": 15}, "heads.odd", "15 coordinates to rotate, expected an even number"),
+        ({"head_dim": 30, "partial_rotary_factor": 0.5}, "heads.odd", "15 coordinates to rotate"),
+        ({"num_key_value_heads": 3}, "heads.groups", "cannot share 3 key-value heads evenly"),
+        ({"num_attention_heads": 0}, "sizes.number", "num_attention_heads 0; expected 1 or more"),
+        ({"num_key_value_heads": "2"}, "sizes.number", "num_key_value_heads '2'"),
+        (
+            {"intermediate_size": 7.5, "head_dim": True},
+            "sizes.number",
+            "intermediate_size 7.5, head_dim True",
+        ),
+        ({"max_position_embeddings": -1}, "sizes.number", "max_position_embeddings -1"),
+        ({"hidden_size": 10**12}, "sizes.hidden", "columns, config.json says 1,000,000,000,000"),
+    ],
+)
+def test_sizes_that_no_decoder_can_have_refuse_the_pair(
+    model, change: dict[str, Any], found: str, words: str
+) -> None:
+    target = model(target_config(), tokenizer_config=CHAT)
+    wrong = replace(target, config={**target.config, **change})
+    findings = {f.id: f for f in check(wrong, model(tiny(), tokenizer_config=CHAT)).findings}
+    assert findings[found].severity == "error"
+    assert words in findings[found].message
+
+
+def test_learned_positions_are_not_rotated(model) -> None:
+    target = model(target_config(), tokenizer_config=CHAT)
+    positions = TensorInfo("transformer.wpe.weight", "BF16", (8, 64), Path("x"), 0, 2 * 8 * 64)
+    odd = replace(
+        target,
+        config={**target.config, "head_dim": 15},
+        tensors={**target.tensors, positions.name: positions},
+    )
+    assert "heads.odd" not in said(check(odd, model(tiny(), tokenizer_config=CHAT)))
 
 
 def test_latent_attention_keeps_one_compressed_row_a_layer(model):

@@ -9,6 +9,7 @@ from trtspec.build.check.body import is_head
 from trtspec.build.check.drafters import architecture_of
 from trtspec.build.check.findings import Finding
 from trtspec.build.check.model_shape import FLOATS, ModelShape
+from trtspec.build.check.size_findings import size_findings
 from trtspec.build.checkpoint import Checkpoint
 from trtspec.build.convert.families import families
 from trtspec.build.quantize.ready_made import read_fp8
@@ -33,6 +34,7 @@ def model_findings(role: str, checkpoint: Checkpoint, shape: ModelShape) -> Iter
             "build for the pytorch or the cpu runtime",
         )
     yield from _vocabulary(role, checkpoint)
+    yield from size_findings(role, checkpoint, shape)
     yield from _heads(role, checkpoint, shape)
     yield from _quantization(role, checkpoint, shape)
     if checkpoint.config.get("auto_map"):

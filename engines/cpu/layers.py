@@ -21,6 +21,7 @@ def load_weights(arch: Architecture, weights: Weights, positions: int) -> kernel
     A checkpoint with a tied head may hold the table once or twice.
     """
     hidden, inner = arch.hidden_size, arch.intermediate_size
+    weights.expect(f"model.layers.{arch.layers - 1}.input_layernorm.weight", hidden)
     kind = np.uint16 if weights.narrow else np.float32
     compile_for(kernels.fill, np.zeros((1, 1), kind), np.zeros(1, kind))
     q_size, kv_size = arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
@@ -70,6 +71,8 @@ def load_weights(arch: Architecture, weights: Weights, positions: int) -> kernel
 
 def _matrices(weights: Weights, modules: list[str], rows: int, columns: int, biased: bool) -> kernels.Matrix:
     """Return the same module of all layers as one."""
+    for module in modules:
+        weights.expect(f"{module}.weight", rows, columns)  # before there is room for it
     kind = np.uint16 if weights.narrow else np.float32
     packed = np.empty((len(modules), kernels.padded(rows) * columns), kind)
     bias = np.zeros((len(modules), kernels.padded(rows)), np.float32)

@@ -33,14 +33,18 @@ class Weights:
 
     def take(self, name: str, *shape: int) -> Tensor:
         """Return the tensor in the engine's dtype; refuses a missing one and another shape."""
-        tensor = self._tensors.pop(name, None)
+        self.expect(name, *shape)
+        return self._tensors.pop(name).to(self._dtype)
+
+    def expect(self, name: str, *shape: int) -> None:
+        """Raise unless the tensor is there, in this shape."""
+        tensor = self._tensors.get(name)
         if tensor is None:
             raise EngineLoadError(f"{self.folder}: no tensor {name!r}, which config.json implies")
         if tuple(tensor.shape) != shape:
             raise EngineLoadError(
                 f"{self.folder}: {name!r} is {list(tensor.shape)}, config.json implies {list(shape)}"
             )
-        return tensor.to(self._dtype)
 
     def take_matrix(self, module: str, rows: int, columns: int) -> tuple[Tensor, Fp8 | None]:
         """Return a module's weight, and its scales where it holds FP8 codes."""
