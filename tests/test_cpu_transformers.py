@@ -110,6 +110,14 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     assert not ran.exists()
 
 
+def test_sizes_that_transformers_refuses_are_refused_in_its_words(tmp_path: Path) -> None:
+    folder = write_random(tmp_path, CONFIGS["gemma"])
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"head_dim": 15}))
+    with pytest.raises(EngineLoadError, match=r"(?s)transformers cannot load it .*even rotary dimension"):
+        Engine(folder)
+
+
 def test_a_checkpoint_that_lacks_tensors_is_refused(tmp_path: Path) -> None:
     folder = write_random(tmp_path, CONFIGS["gpt2"])
     tensors = load_file(folder / "model.safetensors")

@@ -32,6 +32,7 @@ class TransformersModel:
     def __init__(
         self, folder: Path, config: dict[str, Any], dtype: torch.dtype, *, slots: int, max_seq_len: int
     ) -> None:
+        from huggingface_hub.errors import StrictDataclassError
         from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, DynamicCache
 
         loader: Any = AutoModelForCausalLM
@@ -50,7 +51,7 @@ class TransformersModel:
                 model, report = loader.from_pretrained(None, config=settings, state_dict=tensors, **options)
             else:
                 model, report = loader.from_pretrained(folder, **options)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, StrictDataclassError) as error:
             raise EngineLoadError(f"{folder}: transformers cannot load it ({error})") from error
         faults = sorted({*report["missing_keys"], *report["unexpected_keys"]})
         if faults:
