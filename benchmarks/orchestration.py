@@ -20,6 +20,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -217,13 +218,14 @@ def resident_mb(server: Server) -> dict[str, float]:
 @click.command(help=__doc__)
 @click.option("--seconds", type=click.FloatRange(min=0.1), default=6.0, show_default=True, help="Each point.")
 @click.option("--runs", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--keep-awake", is_flag=True, help="As of `trtspec serve`.")
 @click.option("--json", "as_json", is_flag=True)
-def main(seconds: float, runs: int, as_json: bool) -> None:
+def main(seconds: float, runs: int, keep_awake: bool, as_json: bool) -> None:
     measured: dict[int, list[tuple[float, float]]] = {in_flight: [] for in_flight in IN_FLIGHT}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         repository = scripted_repository(folder)
-        server = stack.enter_context(serve(repository, FREE_PORTS))
+        server = stack.enter_context(serve(repository, replace(FREE_PORTS, keep_awake=keep_awake)))
         channel = stack.enter_context(grpc.insecure_channel(server.grpc_url))
         load, bare = Load(channel, PUBLIC_MODEL), Load(channel, BARE)
         bare_ms: list[float] = []

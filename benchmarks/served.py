@@ -16,6 +16,7 @@ import sysconfig
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -64,8 +65,9 @@ def _name(length: int | None) -> str:
 @click.command(help=__doc__)
 @click.option("--runs", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--new-tokens", type=click.IntRange(1), default=128, show_default=True)
+@click.option("--keep-awake", is_flag=True, help="As of `trtspec serve`.")
 @click.option("--json", "as_json", is_flag=True)
-def main(runs: int, new_tokens: int, as_json: bool) -> None:
+def main(runs: int, new_tokens: int, keep_awake: bool, as_json: bool) -> None:
     texts = prompts()
     alone: dict[int | None, list[float]] = {length: [] for length in DRAFT_LENGTHS}
     together: dict[int | None, list[float]] = {length: [] for length in DRAFT_LENGTHS}
@@ -73,7 +75,8 @@ def main(runs: int, new_tokens: int, as_json: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         pair = build(source / "target", source / "draft", Path(folder, "pair"), report=lambda line: None)
         repository = write_repository(pair, Path(folder, "repo"), RepositoryOptions(num_draft_tokens=TABLE))
-        with serve(repository, FREE_PORTS) as server, Client(server.grpc_url) as client:
+        options = replace(FREE_PORTS, keep_awake=keep_awake)
+        with serve(repository, options) as server, Client(server.grpc_url) as client:
             tokens_per_second(client, texts, 8, 16)
             for run in range(runs):
                 for length in DRAFT_LENGTHS:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtspec.errors import RepositoryError, ServerError
-from trtspec.triton_repo.server import leftovers
+from trtspec.triton_repo.server import FREE_PORTS, Server, leftovers, serve
 from trtspec.triton_repo.server.command_line import server_arguments
+from trtspec.triton_repo.server.cores_awake import cores_awake
 from trtspec.triton_repo.server.endpoints import Endpoints, choose_endpoints
 from trtspec.triton_repo.server.environment import server_environment
 from trtspec.triton_repo.server.installation import Installation, bundled_installation, find_installation
@@ -316,3 +319,40 @@ def test_only_shared_memory_with_the_prefix_is_removed():
     leftovers.remove_shared_memory(marker)
     assert [region.exists() for region in regions] == [False, True]
     regions[1].unlink()
+
+
+def open_files() -> set[str]:
+    return {os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()}
+
+
+def test_cores_are_kept_awake_by_a_file_that_says_zero_and_is_held_open(tmp_path: Path) -> None:
+    device = tmp_path / "cpu_dma_latency"
+    device.touch()
+    with cores_awake(device):
+        assert device.read_bytes() == bytes(4)
+        assert str(device) in open_files()
+    assert str(device) not in open_files()
+
+
+def test_a_machine_whose_cores_cannot_be_kept_awake_is_told_what_to_do(tmp_path: Path) -> None:
+    device = tmp_path / "none"
+    message = f"^{device}: keeps cores awake, .*No such file.*; serve as a user .* without --keep-awake"
+    with pytest.raises(ServerError, match=message), cores_awake(device):
+        pass
+
+
+def test_nothing_is_started_where_cores_are_to_be_kept_awake_and_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.pbtxt").touch()
+    none = partial(cores_awake, tmp_path / "none")
+    monkeypatch.setattr("trtspec.triton_repo.server.server.cores_awake", none)
+    launched: list[Server] = []
+    options = replace(FREE_PORTS, keep_awake=True)
+    with (
+        pytest.raises(ServerError, match="keeps cores awake"),
+        serve(tmp_path, options, on_launch=launched.append),
+    ):
+        pass
+    assert not launched

@@ -18,6 +18,7 @@ from trtspec.errors import ServerError, TrtspecError
 from trtspec.triton_repo.server import leftovers
 from trtspec.triton_repo.server.canary import Canary, ask_for_tokens, ask_in_background, models_are_loaded
 from trtspec.triton_repo.server.command_line import server_arguments
+from trtspec.triton_repo.server.cores_awake import cores_awake
 from trtspec.triton_repo.server.endpoints import Endpoints, choose_endpoints
 from trtspec.triton_repo.server.environment import server_environment
 from trtspec.triton_repo.server.installation import Installation, find_installation
@@ -53,6 +54,8 @@ class ServeOptions:
     start_timeout_s: float = 600.0
     stop_timeout_s: float = 30.0
     log: Path | None = None
+    # Of this machine's cores; see `cores_awake`.
+    keep_awake: bool = False
 
 
 DEFAULTS = ServeOptions()
@@ -77,7 +80,8 @@ def serve(
     Raises:
         RepositoryError: the repository has no models.
         EngineError: its engines were built for another host.
-        ServerError: the server could not be started, did not answer in time, or died.
+        ServerError: the server could not be started, did not answer in time, or died; or cores cannot be
+            kept awake.
     """
     folder = Path(repository).absolute()
     models = model_names(folder)
@@ -90,15 +94,16 @@ def serve(
         grpc_port=options.grpc_port,
         metrics_port=options.metrics_port,
     )
-    server = Server(folder, models, endpoints, options, canary)
-    try:
-        server.launch(installation)
-        if on_launch:
-            on_launch(server)
-        server.wait_until_ready()
-        yield server
-    finally:
-        server.stop()
+    with cores_awake() if options.keep_awake else contextlib.nullcontext():
+        server = Server(folder, models, endpoints, options, canary)
+        try:
+            server.launch(installation)
+            if on_launch:
+                on_launch(server)
+            server.wait_until_ready()
+            yield server
+        finally:
+            server.stop()
 
 
 class Server:

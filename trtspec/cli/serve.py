@@ -38,6 +38,11 @@ SECONDS = Number(0, min_open=True)
     type=click.Path(dir_okay=False, path_type=Path),
     help="Append the server's log here; default: a temporary file, kept only if something went wrong.",
 )
+@click.option(
+    "--keep-awake",
+    is_flag=True,
+    help="Keep this machine's cores from sleeping: shorter rounds, more power; as a rule needs root.",
+)
 @click.option("--json", "as_json", is_flag=True, help="When ready, print one JSON object with the endpoints.")
 def command(
     repository: Path,
@@ -48,6 +53,7 @@ def command(
     start_timeout: float,
     stop_timeout: float,
     log: Path | None,
+    keep_awake: bool,
     as_json: bool,
 ) -> None:
     """Serve REPOSITORY with Triton until Ctrl-C or SIGTERM; ready means it has answered.
@@ -70,6 +76,7 @@ def command(
         start_timeout_s=start_timeout,
         stop_timeout_s=stop_timeout,
         log=log,
+        keep_awake=keep_awake,
     )
     server: Server | None = None
     try:
