@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import io
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from trtspec.client._endpoint import Endpoint
 
@@ -15,6 +18,23 @@ PIECE_BYTES = 64 << 10
 REFUSAL_BYTES = 64 << 10
 
 BROKEN = (OSError, http.client.HTTPException)
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+def left_of(allowed_s: float | None) -> Callable[[], float | None]:
+    """Return what says how much is left of a time that begins now; it raises TimeoutError after that."""
+    end = None if allowed_s is None else time.monotonic() + allowed_s
+
+    def left_s() -> float | None:
+        if end is None:
+            return None
+        if (left := end - time.monotonic()) <= 0:
+            raise TimeoutError
+        return left
+
+    return left_s
 
 
 class Pool:
@@ -61,7 +81,8 @@ class Exchange:
     What fails raises one of BROKEN, of which a TimeoutError is one.
 
     Args:
-        left_s: how long the next wait may be, asked before each; None: for ever.
+        left_s: how long the next wait may be, asked before each, so also between two bytes of a head;
+            None: for ever.
     """
 
     def __init__(self, pool: Pool, left_s: Callable[[], float | None]) -> None:
@@ -129,9 +150,19 @@ class Exchange:
         self._limit_wait()
         headers = {**self._pool.endpoint.headers, **({"content-type": "application/json"} if body else {})}
         connection.request(method, path, body, headers)
-        self._limit_wait()
-        self._response = connection.getresponse()
+        connection.response_class = self._respond  # type: ignore[assignment]
+        try:
+            self._response = connection.getresponse()
+        finally:
+            del connection.response_class  # the class's own again
         return self._response
+
+    def _respond(self, connected: socket.socket, *args: Any, **options: Any) -> http.client.HTTPResponse:
+        """Return the response of a connection, which limits each of its waits and not their first alone."""
+        assert self._connection is not None
+        response = type(self._connection).response_class(connected, *args, **options)
+        response.fp = io.BufferedReader(_Incoming(response.fp.detach(), self._limit_wait))
+        return response
 
     def _hold(self, connection: http.client.HTTPConnection) -> None:
         """Be the one that closes a connection, which is in place of one that was held before."""
@@ -152,7 +183,6 @@ class Exchange:
     def _reading(self) -> Iterator[http.client.HTTPResponse]:
         with self._busy():
             assert self._response is not None
-            self._limit_wait()
             yield self._response
 
     @contextlib.contextmanager
@@ -196,3 +226,22 @@ class Exchange:
             self._pool.give(connection)
         elif connection is not None:
             connection.close()
+
+
+class _Incoming(io.RawIOBase):
+    """What comes over a socket, with something to do before each wait for more."""
+
+    def __init__(self, raw: io.RawIOBase, before_wait: Callable[[], None]) -> None:
+        self._raw = raw
+        self._before_wait = before_wait
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int | None:
+        self._before_wait()
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import http.client
 import json
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 
-from trtspec.client._connections import BROKEN, Exchange, Pool
+from trtspec.client._connections import BROKEN, Exchange, Pool, left_of
 from trtspec.client._endpoint import GRPC_MESSAGE_BYTES, Endpoint
 from trtspec.client._errors import CallFailed, InvalidArgument
 from trtspec.client._events import EventParser, read_json, write_json
@@ -164,20 +163,6 @@ class HttpResponses:
                 raise self._called.too_large()
         if parser.size_bytes:
             raise ValueError("the body ends inside of one")
-
-
-def left_of(allowed_s: float | None) -> Callable[[], float | None]:
-    """Return what says how much is left of a time that begins now; it raises TimeoutError after that."""
-    end = None if allowed_s is None else time.monotonic() + allowed_s
-
-    def left_s() -> float | None:
-        if end is None:
-            return None
-        if (left := end - time.monotonic()) <= 0:
-            raise TimeoutError
-        return left
-
-    return left_s
 
 
 def _specs(tensors: Any) -> dict[str, TensorSpec]:

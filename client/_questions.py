@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 from contextlib import closing
 
-from trtspec.client._connections import BROKEN, Exchange, Pool
+from trtspec.client._connections import BROKEN, Exchange, Pool, left_of
 from trtspec.client._endpoint import GRPC_MESSAGE_BYTES, Endpoint
 from trtspec.client._errors import CallFailed, ConnectionFailed
 from trtspec.client._events import error_of
@@ -13,8 +13,12 @@ from trtspec.client._failures import STATUS_OF_HTTP, Call
 
 
 def get(endpoint: Endpoint, path: str, called: Call) -> bytes:
-    """Return the body of what is at a path, over a connection of its own; CallFailed where there is none."""
-    with closing(Pool(endpoint)) as pool, closing(Exchange(pool, lambda: called.timeout_s)) as exchange:
+    """Return the body of what is at a path, over a connection of its own.
+
+    Raises:
+        CallFailed: where there is none, or not within the call's time.
+    """
+    with closing(Pool(endpoint)) as pool, closing(Exchange(pool, left_of(called.timeout_s))) as exchange:
         try:
             status = exchange.send("GET", path).status
             if status != http.client.OK:

@@ -7,7 +7,7 @@ import http.client
 import socket
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,9 @@ from scripted_server import Asked, Step, last
 from trtspec.client import Client, ClientError, DeadlineExceeded, InferRequest, RequestRefused, StreamBroken
 from trtspec.client._connections import BROKEN, Exchange, Pool
 from trtspec.client._endpoint import Endpoint, endpoint
+from trtspec.client._failures import Call
 from trtspec.client._http import HttpTransport
+from trtspec.client._questions import get
 from trtspec.client.bench.targets import Piece, from_thread
 
 EVENT = b'data: {"text_output": "a"}\n\n'
@@ -44,8 +46,8 @@ def are_closed(sockets: list[socket.socket]) -> bool:
 
 
 @contextmanager
-def saying(reply: bytes) -> Iterator[Endpoint]:
-    """Give a server that says the same to everyone, and hangs up."""
+def saying(reply: bytes, endless: bytes = b"") -> Iterator[Endpoint]:
+    """Give a server that says the same to everyone, then `endless` again and again, and hangs up."""
 
     def answer() -> None:
         while True:
@@ -59,6 +61,9 @@ def saying(reply: bytes) -> Iterator[Endpoint]:
                     length = int(line.partition(b":")[2]) if line.startswith(b"content-length") else length
                 asked.read(length)
                 end.sendall(reply)
+                with suppress(OSError):
+                    while endless:
+                        end.sendall(endless)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=answer)
@@ -193,6 +198,38 @@ def test_a_kept_connection_on_which_nothing_comes_in_time_is_closed(
         seen.set()
         assert are_closed(sockets)
         assert len(sockets) == made
+
+
+def body_of(exchange: Exchange) -> bytes:
+    exchange.send("GET", "/")
+    return exchange.read(1 << 20)
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("reply", "endless"), [(b"HTTP/1.1 200 OK\r\nX-Endless: ", b"x"), (CHUNKED, b"1\r\n \r\n")]
+)
+def test_a_head_or_body_that_keeps_coming_ends_when_the_time_is_up(reply: bytes, endless: bytes) -> None:
+    waits = iter([PATIENCE_S] * 5)
+
+    def left_s() -> float:
+        with suppress(StopIteration):
+            return next(waits)
+        raise TimeoutError
+
+    with (
+        saying(reply, endless * 100) as endpoint,
+        closing(Pool(endpoint)) as pool,
+        pytest.raises(TimeoutError),
+    ):
+        body_of(Exchange(pool, left_s))
+
+
+def test_a_single_question_has_one_time_for_all_that_comes() -> None:
+    with saying(CHUNKED, b"1\r\n \r\n" * 1000) as endpoint, pytest.raises(DeadlineExceeded):
+        get(endpoint, "/v2", Call(endpoint.address, timeout_s=0.2))
 
 
 # Half a body, of a connection that is not to be kept: the response alone has the socket then.
