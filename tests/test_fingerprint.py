@@ -259,6 +259,16 @@ def test_the_command_holds_a_running_server_to_a_manifest(
     assert [finding["verdict"] for finding in report["findings"]] == ["ok", "defect", *["ok"] * 4]
 
 
+def test_a_command_that_could_compare_nothing_says_why_and_fails(
+    live_server: Server, demo_pair: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [live_server.grpc_url, "--reference", demo_pair / "target", "--part", "fingerprint"]
+    code, out, err = verify_command(capsys, *arguments)
+    assert (code, "nothing was compared; see what was skipped" in err) == (1, True)
+    assert "fingerprint: 1 skipped: no manifest is known that has a fingerprint" in out
+    assert "no defect" not in out
+
+
 def test_a_repository_is_served_and_compared_with_its_own_manifest(
     built_pair: EnginePair, another: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,21 +22,25 @@ from trtspec.client import (
     Delta,
     InferRequest,
     InferResponse,
+    InvalidArgument,
     MockTransport,
     ServerFailed,
 )
 from trtspec.client.verify import (
     DEFAULT_PROMPTS,
     Case,
+    Finding,
     HuggingFaceReference,
     Judge,
     Noise,
     Reference,
+    Settings,
     Token,
     VerifyReport,
     compare_greedy,
     read_texts,
 )
+from trtspec.client.verify.html import to_html
 from trtspec.errors import CheckpointError, ClientError
 
 MAX_TOKENS = 12
@@ -543,8 +547,26 @@ def test_wrong_usage_is_exit_code_2(run: Run, args: list[str], message: str) -> 
     assert message in err
 
 
-def test_a_report_without_mismatches_is_ok() -> None:
-    assert VerifyReport("toy").ok
+def test_a_report_without_mismatches_is_ok_where_something_was_compared() -> None:
+    assert VerifyReport("toy", others=(Finding("tokens", "one", "ok"),)).ok
+    skipped = VerifyReport("toy", others=(Finding("tokens", "one", "skipped", "why"),) * 2)
+    assert (skipped.ok, skipped.compared, skipped.skipped) == (False, False, ("tokens: 2 skipped: why",))
+    assert not VerifyReport("toy").ok
+    assert "<h1>Nothing was compared</h1>" in to_html(skipped)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"parts": ("greedy", "fingerprnt")}, "parts: found fingerprnt, expected some of reference, "),
+        ({"parts": ()}, "parts: found none, expected at least one"),
+        ({"prompts": []}, "prompts: found none"),
+        ({"num_draft_tokens": range(0)}, "num_draft_tokens: found none"),
+    ],
+)
+def test_settings_that_would_compare_nothing_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        Settings(**wrong)
 
 
 def test_a_reference_that_is_cut_short_is_an_error_of_ours(demo_pair: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ class TrtspecVerify(Protocol):
     def __call__(
         self, url: str, *, reference: str | Path, tokenizer: str | Path | None = None, **settings: Any
     ) -> VerifyReport:
-        """Fail the test where what is served at `url` is not the reference; else return the report.
+        """Return the report, or fail the test: what is served is not the reference, or nothing was compared.
 
         Args:
             reference: Hugging Face folder that the engines were built from.
@@ -55,6 +55,8 @@ def trtspec_verify() -> Iterator[TrtspecVerify]:
             if defects:
                 lines = "\n".join(f"{found.part}: {found.name}: {found.detail}" for found in defects)
                 pytest.fail(f"{url}: {len(defects)} of {len(report.findings)} findings are defects\n{lines}")
+            if not report.compared:
+                pytest.fail(f"{url}: nothing was compared\n" + "\n".join(report.skipped))
             return report
 
         yield verify

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -28,7 +29,19 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        return not any(finding.verdict == "defect" for finding in self.findings)
+        """Whether something was compared, and is right."""
+        return self.compared and not any(finding.verdict == "defect" for finding in self.findings)
+
+    @property
+    def compared(self) -> bool:
+        """Whether there is a finding that says more than why nobody could look."""
+        return any(finding.verdict != "skipped" for finding in self.findings)
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """What could not be looked at and why, a line for each reason."""
+        reasons = Counter((found.part, found.detail) for found in self.findings if found.verdict == "skipped")
+        return tuple(f"{part}: {count} skipped: {why}" for (part, why), count in reasons.items())
 
     @property
     def mismatches(self) -> tuple[Case, ...]:

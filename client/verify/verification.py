@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from trtspec.client._client import Client
-from trtspec.client._errors import RequestRefused
+from trtspec.client._errors import InvalidArgument, RequestRefused
 from trtspec.client.verify.findings import Finding
 from trtspec.client.verify.fingerprint import Fingerprint, compare_fingerprint
 from trtspec.client.verify.greedy import Case, Judge, compare_greedy
@@ -55,6 +55,13 @@ class Settings:
     seed: int = 0
     # What the engines said where they were built, as the manifest of their pair has it.
     fingerprint: Fingerprint | None = None
+
+    def __post_init__(self) -> None:
+        if unknown := sorted({*self.parts} - {*PARTS}):
+            raise InvalidArgument(f"parts: found {', '.join(unknown)}, expected some of {', '.join(PARTS)}")
+        for name in ("parts", "prompts", "num_draft_tokens"):
+            if not len(getattr(self, name)):
+                raise InvalidArgument(f"{name}: found none, expected at least one")
 
 
 class Verification:

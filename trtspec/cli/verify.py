@@ -14,7 +14,7 @@ import click
 from trtspec.cli import EXIT_MISMATCH, EXIT_SIGNAL, Terminated
 from trtspec.cli.new_file import new_file
 from trtspec.cli.verify_subject import subject_of
-from trtspec.errors import TrtspecError
+from trtspec.errors import ClientError, TrtspecError
 from trtspec.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -203,6 +203,8 @@ def command(
         raise failure
     if not report.complete:
         ctx.exit(EXIT_SIGNAL + signal.SIGINT)
+    if not report.compared:
+        raise ClientError(f"{pair_or_url}: nothing was compared; see what was skipped, ask for other parts")
     if not report.ok:
         ctx.exit(EXIT_MISMATCH)
 
@@ -264,7 +266,7 @@ def _sources_of(manifest: Manifest | None) -> dict[str, str]:
 
 
 def print_report(report: VerifyReport) -> None:
-    """Print tables of the greedy answers and of the other parts, defects, ties and the verdict."""
+    """Print tables of the greedy answers and of the other parts, defects, what was skipped, the verdict."""
     from rich.console import Console
 
     console = Console(soft_wrap=True, highlight=False, markup=False)
@@ -275,12 +277,16 @@ def print_report(report: VerifyReport) -> None:
     for finding in report.findings:
         if finding.verdict in ("defect", "note"):
             console.print(f"{finding.part}: {finding.name}: {finding.detail}")
+    for line in report.skipped:
+        console.print(line)
     console.print(_verdict(report))
 
 
 def _verdict(report: VerifyReport) -> str:
     defects = sum(finding.verdict == "defect" for finding in report.findings)
     looked = len(report.findings)
+    if report.complete and not report.compared:
+        return f"nothing was compared; reference: {report.reference}"
     said = f"{defects} of {looked} findings are defects" if defects else f"no defect in {looked} findings"
     stopped = "" if report.complete else "stopped before the end; "
     return f"{stopped}{said}; judged as {report.judged_as}; reference: {report.reference}"
