@@ -527,6 +527,23 @@ def test_a_report_that_could_not_be_written_is_refused_before_the_start(run: Run
             code, out, err = run("localhost:1", "--reference", tmp_path, option, path)
             assert (code, out) == (2, "")
             assert "expected a file to write" in err
+    (tmp_path / "loop").symlink_to("loop")
+    code, _, err = run("localhost:1", "--reference", tmp_path, "--html", tmp_path / "loop")
+    assert (code, "loop: cannot be written: Too many levels" in err) == (2, True)
+    code, _, err = run("localhost:1", "--reference", tmp_path, "--html", "-", "--json")
+    assert (code, "there is one stdout" in err) == (2, True)
+
+
+@pytest.mark.parametrize("option", ["--junit", "--html"])
+def test_a_report_can_be_printed(run: Run, demo_pair: Path, option: str) -> None:
+    with ScriptedServer(lambda _: [last("x", [5], prompt_tokens=3, tokens=1, finish="length")]) as server:
+        arguments = ("--reference", demo_pair / "target", "--part", "reference", "--num-draft-tokens", "0")
+        code, out, _ = run(server.url, *arguments, option, "-")
+        assert (code, out.startswith(("<?xml", "<!doctype"))) == (0, True)
+        report = "--junit" if option == "--html" else "--html"
+        code, out, err = run(server.url, *arguments, option, "/dev/full", report, "-")
+        assert (code, out.startswith(("<?xml", "<!doctype"))) == (1, True)
+        assert "/dev/full: cannot be written: No space left on device" in err
 
 
 @pytest.mark.parametrize(

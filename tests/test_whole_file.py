@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from trtspec.whole_file import write_whole
 
 # A double of a full disk: a process that may write no file beyond 1000 bytes.
@@ -53,3 +55,37 @@ def test_a_new_file_has_the_mode_that_others_get(tmp_path: Path) -> None:
 def test_a_device_is_written_to_and_not_replaced() -> None:
     write_whole(Path("/dev/null"), "text")
     assert Path("/dev/null").is_char_device()
+
+
+SAYING = """
+from pathlib import Path
+import sys
+from trtspec.whole_file import write_whole
+print("table")
+write_whole(Path(sys.argv[1]), "page\\n")
+print("end")
+"""
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+def test_a_descriptor_goes_on_where_it_was(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SAYING, name]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "table\npage\nend\n"
+    with (tmp_path / "out").open("a") as out:
+        subprocess.run(command, stdout=out, check=True)
+    assert (tmp_path / "out").read_text() == "table\npage\nend\n"
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+
+def test_links_that_lead_nowhere_are_an_error_of_the_system(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.symlink_to(other)
+    other.symlink_to(one)
+    with pytest.raises(OSError, match="Too many levels"):
+        write_whole(one, "text")
+    assert sorted(tmp_path.iterdir()) == [one, other]
+
+
+def test_what_no_utf8_has_is_written_as_its_escape(tmp_path: Path) -> None:
+    write_whole(tmp_path / "page", "model m\ud800")
+    assert (tmp_path / "page").read_text() == "model m\\ud800"

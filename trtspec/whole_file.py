@@ -3,25 +3,58 @@
 from __future__ import annotations
 
 import os
+import stat
+import sys
 from pathlib import Path
 from secrets import token_hex
+
+DESCRIPTORS = Path("/dev/fd")
+# As many as Linux follows.
+MOST_LINKS = 40
 
 
 def write_whole(file: Path, text: str) -> None:
     """Write a file through a temporary sibling, so that whoever reads sees the old text or the new one.
 
     A link stays one, and the file keeps its mode. Where there can be no sibling, or the file is a device
-    or a pipe, it is written where it is. Raises OSError.
+    or a pipe, it is written where it is; what the process has open already (/dev/stdout, /dev/fd/3) goes
+    on from its end. Lone surrogates, which no UTF-8 has, become their escapes. Raises OSError.
     """
-    content, file = text.encode(), file.resolve()
-    if (file.exists() and not file.is_file()) or not os.access(file.parent, os.W_OK):
+    content = text.encode(errors="backslashreplace")
+    mode = _mode(file)
+    if _is_open_already(file.absolute()):
+        sys.stdout.flush()  # what was printed before comes before
+        with file.open("ab") as end:
+            end.write(content)
+        return
+    whole = file.resolve()
+    if (mode is not None and not stat.S_ISREG(mode)) or not os.access(whole.parent, os.W_OK):
         file.write_bytes(content)
         return
-    sibling = file.with_name(f".{token_hex(8)}.partial")
+    sibling = whole.with_name(f".{token_hex(8)}.partial")
     try:
         sibling.write_bytes(content)
-        if file.exists():
-            sibling.chmod(file.stat().st_mode)
-        sibling.replace(file)
+        if mode is not None:
+            sibling.chmod(stat.S_IMODE(mode))
+        sibling.replace(whole)
     finally:
         sibling.unlink(missing_ok=True)
+
+
+def _mode(file: Path) -> int | None:
+    """Return the mode of a file, None where there is none; OSError where links lead nowhere."""
+    try:
+        return file.stat().st_mode
+    except FileNotFoundError:
+        return None
+
+
+def _is_open_already(file: Path) -> bool:
+    """Whether a path stands for a descriptor: whoever has it would go on with the file that was replaced."""
+    for _ in range(MOST_LINKS):
+        if file.parent == DESCRIPTORS or file.is_relative_to("/proc"):
+            return True
+        if not file.is_symlink():
+            return False
+        file = file.parent / file.readlink()
+    return False

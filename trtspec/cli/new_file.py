@@ -12,6 +12,12 @@ def new_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> 
     """Refuse a report that could not be written, before there is one."""
     if value is None or str(value) == "-":
         return value
+    try:
+        value.stat()
+    except FileNotFoundError:
+        pass  # perhaps there will be one
+    except OSError as error:
+        raise click.BadParameter(f"{value}: cannot be written: {error.strerror}", ctx, param) from None
     if value.is_dir() or not value.absolute().parent.is_dir():
         found = "is a folder" if value.is_dir() else f"there is no folder {value.parent}"
         raise click.BadParameter(f"{value}: {found}, expected a file to write", ctx, param)

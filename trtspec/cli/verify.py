@@ -104,13 +104,13 @@ def _draft_lengths(ctx: click.Context, param: click.Parameter, value: str | None
     "--junit",
     type=click.Path(path_type=Path),
     callback=new_file,
-    help="Write JUnit XML to this file.",
+    help="Write JUnit XML to this file; - prints it.",
 )
 @click.option(
     "--html",
     type=click.Path(path_type=Path),
     callback=new_file,
-    help="Write a page that needs nothing else to this file.",
+    help="Write a page that needs nothing else to this file; - prints it.",
 )
 @click.pass_context
 def command(
@@ -142,6 +142,10 @@ def command(
       trtspec verify work/repo --part fingerprint
       trtspec verify localhost:8001 --reference checkpoints/target --num-draft-tokens 0,4 --html report.html
     """
+    if [as_json, str(junit) == "-", str(html) == "-"].count(True) > 1:
+        raise click.UsageError(
+            "--json, --junit -, --html -: found more than one of them, there is one stdout"
+        )
     verification = None
     failure: TrtspecError | Terminated | None = None
     with suppress(KeyboardInterrupt):
@@ -197,7 +201,8 @@ def command(
     if report is None or not (report.complete or report.findings):
         click.echo("trtspec verify: stopped before anything was compared", err=True)
         ctx.exit(EXIT_SIGNAL + signal.SIGINT)
-    _show(report, as_json)
+    if "-" not in (str(junit), str(html)):
+        _show(report, as_json)
     _write(report, junit, html)
     if failure is not None:
         raise failure
@@ -247,10 +252,17 @@ def _write(report: VerifyReport, junit: Path | None, html: Path | None) -> None:
     from trtspec.client.verify.html import to_html
     from trtspec.client.verify.junit import to_junit
 
-    if junit:
-        write_whole(junit, to_junit(report))
-    if html:
-        write_whole(html, to_html(report))
+    faults = []
+    for file, text_of in ((junit, to_junit), (html, to_html)):
+        if str(file) == "-":
+            click.echo(text_of(report), nl=False)
+        elif file:
+            try:
+                write_whole(file, text_of(report))
+            except OSError as error:
+                faults.append(f"{file}: cannot be written: {error.strerror}")
+    if faults:
+        raise ClientError("; ".join(faults))
 
 
 def _dtype_of(manifest: Manifest) -> Dtype:
