@@ -63,7 +63,7 @@ def _probe(folder: Path, prompts: Sequence[Sequence[int]], dtype: Dtype) -> tupl
     for prompt in prompts:
         # A draft may know fewer ids than the tokenizer has.
         ids = [i for i in prompt if i < engine.limits.known_ids][: room - new_tokens]
-        if not ids:
+        if not (ids and new_tokens):
             continue
         request = Request(
             input_ids=ids, max_new_tokens=new_tokens, return_log_probs=True, return_generation_logits=True

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from trtspec.engines.memory.result import MemoryPlan
 
 MANIFEST = "trtspec.json"
+# Ids are int32 where engines take them.
+MOST_ID = 2**31 - 1
 
 Runtime = Literal["cpu", "tensorrt", "pytorch"]
 EngineDtype = Literal["float32", "bfloat16", "float16"]
@@ -95,6 +97,9 @@ class SourceManifest(Strict):
 class ProbeManifest(Strict):
     """What an engine continued a prompt with, greedily."""
 
+    # What is no number would be compared with nothing.
+    model_config = ConfigDict(allow_inf_nan=False)
+
     prompt_ids: tuple[int, ...]
     ids: tuple[int, ...]
     log_probs: tuple[float, ...] = Field(description="of each of the ids, rounded to 6 decimals")
@@ -102,6 +107,18 @@ class ProbeManifest(Strict):
     tolerances: tuple[float, ...] = Field(
         description="by how much another correct computation in the engine's dtype may be off"
     )
+
+    @model_validator(mode="after")
+    def _check(self) -> ProbeManifest:
+        counts = [len(values) for values in (self.ids, self.log_probs, self.margins, self.tolerances)]
+        if not counts[0] or len({*counts}) > 1:
+            raise ValueError(
+                f"found {', '.join(map(str, counts))} ids, log_probs, margins and tolerances, expected as "
+                "many of each, at least one"
+            )
+        if not self.prompt_ids or not all(0 <= i <= MOST_ID for i in (*self.prompt_ids, *self.ids)):
+            raise ValueError(f"found no prompt or ids that are none, expected 0 to {MOST_ID}")
+        return self
 
 
 class FingerprintManifest(Strict):

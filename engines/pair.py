@@ -75,6 +75,10 @@ def read_manifest(file: Path) -> Manifest:
     """Return the manifest in a file; EngineError when it holds none."""
     try:
         return Manifest.model_validate(json.loads(file.read_text("utf-8")))
+    except OSError as error:
+        raise EngineError(
+            f"{file}: cannot be read: {error.strerror}, expected the manifest of a pair or a repository"
+        ) from error
     except (ValueError, ValidationError, RecursionError) as error:
         raise EngineError(f"{file}: {_reason(error)}; build the pair again") from error
 

@@ -8,6 +8,7 @@ import sys
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,32 @@ def test_a_manifest_reads_back_as_what_was_written(built_pair: EnginePair) -> No
 def test_a_manifest_that_is_nothing_but_brackets_is_our_error(tmp_path: Path) -> None:
     (tmp_path / "trtspec.json").write_text("[" * 100_000)
     with pytest.raises(EngineError, match="not JSON"):
+        read_manifest(tmp_path / "trtspec.json")
+
+
+def test_a_manifest_that_is_not_there_is_our_error(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="cannot be read: No such file or directory, expected the manifest"):
+        read_manifest(tmp_path / "trtspec.json")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"log_probs": [-1.0]}, "found 8, 1, 8, 8 ids, log_probs, margins and tolerances, expected as many"),
+        ({"ids": [], "log_probs": [], "margins": [], "tolerances": []}, "at least one"),
+        ({"tolerances": [float("nan")] * 8}, "target.0.tolerances.0: Input should be a finite number"),
+        ({"tolerances": [float("inf")] * 8}, "Input should be a finite number"),
+        ({"prompt_ids": [2**40]}, "expected 0 to 2147483647"),
+        ({"prompt_ids": []}, "found no prompt"),
+    ],
+)
+def test_a_fingerprint_that_compares_nothing_is_refused(
+    built_pair: EnginePair, tmp_path: Path, changed: dict[str, Any], message: str
+) -> None:
+    manifest = json.loads((built_pair.path / "trtspec.json").read_text("utf-8"))
+    manifest["fingerprint"]["target"][0] |= changed
+    (tmp_path / "trtspec.json").write_text(json.dumps(manifest))
+    with pytest.raises(EngineError, match=message):
         read_manifest(tmp_path / "trtspec.json")
 
 
