@@ -18,6 +18,7 @@ from trtspec.client._calls import (
     checked_messages,
     is_unknown,
     no_model,
+    question_s,
     with_canary,
 )
 from trtspec.client._connect import connect_async
@@ -127,7 +128,7 @@ class AsyncClient:
 
     async def health(self, *, canary: bool = True, timeout_s: float = HEALTH_TIMEOUT_S) -> Health:
         """Return how the server is; all False when none answers."""
-        name = self._calls.models[0]
+        timeout_s, name = question_s(timeout_s), self._calls.models[0]
         try:
             name = (await self._find_model(timeout_s)).model
         except CallFailed as error:
@@ -160,7 +161,7 @@ class AsyncClient:
 
     async def metrics(self, *, timeout_s: float = HEALTH_TIMEOUT_S) -> Metrics:
         """Return the server's counters, Triton's own and those of its models."""
-        return parse_metrics(await self._transport.metrics(timeout_s))
+        return parse_metrics(await self._transport.metrics(question_s(timeout_s)))
 
     async def close(self) -> None:
         """Close the connection; answers still under way are cancelled."""

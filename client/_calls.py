@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from trtspec.client._options import Message, Options, Prompt, tensors
 from trtspec.client._transport import Health, InferRequest
 
 HEALTH_TIMEOUT_S = 5.0
+# 23 days; more is no limit: sockets take 2**31 ms at most, and gRPC takes 1e300 s for a time in the past.
+MOST_TIMEOUT_S = 2_000_000.0
 CANARY = "Hello"
 # What a canary asks for: one token of the target alone.
 CANARY_OPTIONS: Options = {"max_tokens": 1}
@@ -54,12 +55,12 @@ class Calls:
         return Answer(request, metadata, self.terms, started)
 
     def allowed_s(self, timeout_s: float | None) -> float | None:
-        """Return the time for a call; InvalidArgument when there can be none any more."""
+        """Return the time for a call, None for no limit; InvalidArgument when there can be none any more."""
         if self.closed:
             raise InvalidArgument("client: found it closed, expected it open; make another")
         check_timeout(timeout_s)
         allowed_s = self.timeout_s if timeout_s is None else timeout_s
-        return None if allowed_s == math.inf else allowed_s
+        return None if allowed_s is None or allowed_s > MOST_TIMEOUT_S else allowed_s
 
     def wait_s(self, error: CallFailed, attempt: int) -> float:
         """Return after how many seconds to ask again; raises the error when not to."""
@@ -88,6 +89,12 @@ def check_timeout(timeout_s: float | None) -> None:
         raise InvalidArgument(
             f"timeout_s: found {timeout_s!r}, expected a positive number of seconds; math.inf is no limit"
         )
+
+
+def question_s(timeout_s: float) -> float:
+    """Return the time for a single question, which is never without limit."""
+    check_timeout(timeout_s)
+    return min(timeout_s, MOST_TIMEOUT_S)
 
 
 def checked_messages(messages: Sequence[Message]) -> Sequence[Message]:

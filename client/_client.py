@@ -18,6 +18,7 @@ from trtspec.client._calls import (
     checked_messages,
     is_unknown,
     no_model,
+    question_s,
     with_canary,
 )
 from trtspec.client._connect import connect
@@ -160,7 +161,7 @@ class Client:
             canary: also ask for one token, which must come back.
             timeout_s: for each of the questions.
         """
-        name = self._calls.models[0]
+        timeout_s, name = question_s(timeout_s), self._calls.models[0]
         try:
             name = self._find_model(timeout_s).model
         except CallFailed as error:
@@ -190,7 +191,7 @@ class Client:
 
     def metrics(self, *, timeout_s: float = HEALTH_TIMEOUT_S) -> Metrics:
         """Return the server's counters, Triton's own and those of its models."""
-        return parse_metrics(self._transport.metrics(timeout_s))
+        return parse_metrics(self._transport.metrics(question_s(timeout_s)))
 
     def close(self) -> None:
         """Close the connection; answers still under way are cancelled."""

@@ -201,9 +201,20 @@ def test_a_call_may_take_as_long_as_it_takes_though_the_client_has_a_limit() -> 
         return [Delta("a")]
 
     with Client(transport=MockTransport(note), timeout_s=30.0) as client:
-        for timeout_s in (None, 5.0, math.inf):
+        for timeout_s in (None, 5.0, math.inf, 1e300):
             client.generate("x", timeout_s=timeout_s)
-    assert allowed == [30.0, 5.0, None]
+    assert allowed == [30.0, 5.0, None, None]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_time_longer_than_sockets_take_is_none_and_no_time_is_refused(way: str) -> None:
+    with asking(way, lambda _: [last("a")]) as (_, client):
+        for timeout_s in (1e7, 1e300):
+            assert client.generate("x", timeout_s=timeout_s).text == "a"
+        assert client.health(timeout_s=math.inf).healthy
+        for ask in (client.health, client.metrics):
+            with pytest.raises(InvalidArgument, match="timeout_s: found 0, expected a positive number"):
+                ask(timeout_s=0)
 
 
 def busy(request: InferRequest) -> Any:
