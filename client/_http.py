@@ -19,7 +19,7 @@ from trtspec.client._errors import CallFailed, InvalidArgument
 from trtspec.client._events import EventParser, read_json, write_json
 from trtspec.client._failures import Call
 from trtspec.client._metadata import Metadata, TensorSpec
-from trtspec.client._questions import broken, get, get_metrics, http_failure
+from trtspec.client._questions import Questions, broken, get, get_metrics, http_failure
 from trtspec.client._transport import Health, InferRequest, InferResponse
 
 LOGITS = "return_generation_logits"
@@ -32,6 +32,7 @@ class HttpTransport:
         self._endpoint = endpoint
         self._pool = Pool(endpoint)
         self._under_way: set[HttpResponses] = set()
+        self._questions = Questions()
 
     def stream(self, request: InferRequest) -> HttpResponses:
         if np.any(request.inputs.get(LOGITS, False)):
@@ -50,7 +51,8 @@ class HttpTransport:
         called = Call(self._endpoint.address, timeout_s=timeout_s)
         try:
             server, described, config = (
-                json.loads(get(self._endpoint, part, called)) for part in ("/v2", path, f"{path}/config")
+                json.loads(get(self._endpoint, part, called, self._questions))
+                for part in ("/v2", path, f"{path}/config")
             )
             return Metadata(
                 server_version=server["version"],
@@ -74,13 +76,14 @@ class HttpTransport:
 
     def _is_ok(self, path: str, called: Call) -> bool:
         try:
-            get(self._endpoint, path, called)
+            get(self._endpoint, path, called, self._questions)
         except CallFailed:
             return False
         return True
 
     def close(self) -> None:
-        """Close all connections; answers still under way are cancelled."""
+        """Close all connections; answers and questions still under way are cancelled."""
+        self._questions.close()
         for responses in list(self._under_way):
             responses.abandon()
         self._pool.close()

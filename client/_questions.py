@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http.client
-from contextlib import closing
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 from trtspec.client._connections import BROKEN, Exchange, Pool, left_of
 from trtspec.client._endpoint import GRPC_MESSAGE_BYTES, Endpoint
@@ -12,19 +14,56 @@ from trtspec.client._events import error_of
 from trtspec.client._failures import STATUS_OF_HTTP, Call
 
 
-def get(endpoint: Endpoint, path: str, called: Call) -> bytes:
+class Questions:
+    """Those that are under way; `close` ends them, from any thread, and lets no other begin."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._exchanges: set[Exchange] = set()
+        self.closed = False
+
+    @contextmanager
+    def holding(self, exchange: Exchange) -> Iterator[None]:
+        with self._lock:
+            self._exchanges.add(exchange)
+            if self.closed:
+                exchange.close()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._exchanges.discard(exchange)
+
+    def close(self) -> None:
+        with self._lock:
+            self.closed = True
+            for exchange in self._exchanges:
+                exchange.close()
+
+
+def get(endpoint: Endpoint, path: str, called: Call, questions: Questions | None = None) -> bytes:
     """Return the body of what is at a path, over a connection of its own.
+
+    Args:
+        questions: ends it when it is closed.
 
     Raises:
         CallFailed: where there is none, or not within the call's time.
     """
-    with closing(Pool(endpoint)) as pool, closing(Exchange(pool, left_of(called.timeout_s))) as exchange:
+    held = questions or Questions()
+    with (
+        closing(Pool(endpoint)) as pool,
+        closing(Exchange(pool, left_of(called.timeout_s))) as exchange,
+        held.holding(exchange),
+    ):
         try:
             status = exchange.send("GET", path).status
             if status != http.client.OK:
                 raise http_failure(called, status, exchange.read_refusal())
             return exchange.read(GRPC_MESSAGE_BYTES)
         except BROKEN as error:
+            if held.closed:
+                raise called.failure("CANCELLED", "the client was closed") from None
             raise broken(called, error) from None
 
 

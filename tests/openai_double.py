@@ -10,7 +10,7 @@ import json
 import ssl
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,6 +76,7 @@ class OpenAiDouble(HttpDouble):
         self.script, self.models, self.key, self.media_type = script, models, key, media_type
         self.headers = {} if keep_alive else {"Connection": "close"}
         self.asked: list[Asked] = []
+        self.asked_for_models = threading.Event()
         self.hung_up = threading.Event()
 
 
@@ -99,7 +100,13 @@ class _Handler(HttpHandler):
             return self._send(Refusal(404, '{"detail":"Not Found"}'))
         if refusal := self._unauthorized():
             return self._send(refusal)
+        self.server.asked_for_models.set()
         models = self.server.models
+        if isinstance(models, Hang):
+            with suppress(OSError):
+                self.connection.recv(1)
+            self.close_connection = True
+            return self.server.hung_up.set()
         listed = {"object": "list", "data": [{"id": name, "object": "model"} for name in models]}
         return self._send(Refusal(200, models if isinstance(models, str) else json.dumps(listed)))
 

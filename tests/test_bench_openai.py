@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from four_clients import PATIENCE_S
 from hypothesis import given
 from hypothesis import strategies as st
 from openai_double import (
@@ -389,6 +390,22 @@ def test_an_answer_that_is_closed_early_ends_the_servers_work() -> None:
 
     with serving_openai(lambda asked: [chunk("a"), Hang()]) as server:
         assert asyncio.run(first_piece(server)) == Piece("a")
+        assert server.hung_up.is_set()
+
+
+def test_a_run_that_is_stopped_before_the_model_is_known_waits_for_no_server() -> None:
+    async def stopped(server: OpenAiDouble) -> None:
+        target = OpenAiTarget(server.url, timeout_s=2 * PATIENCE_S)
+        asking = asyncio.create_task(target.describe())
+        await asyncio.to_thread(server.asked_for_models.wait, PATIENCE_S)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await asyncio.to_thread(server.hung_up.wait, PATIENCE_S)
+        await target.close()
+
+    with serving_openai(lambda asked: [], models=Hang()) as server:
+        asyncio.run(stopped(server))
         assert server.hung_up.is_set()
 
 

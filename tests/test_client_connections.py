@@ -16,7 +16,15 @@ from four_clients import PATIENCE_S, asking
 from scripted_http_server import serving_http
 from scripted_server import Asked, Step, last
 
-from trtspec.client import Client, ClientError, DeadlineExceeded, InferRequest, RequestRefused, StreamBroken
+from trtspec.client import (
+    Client,
+    ClientError,
+    ConnectionFailed,
+    DeadlineExceeded,
+    InferRequest,
+    RequestRefused,
+    StreamBroken,
+)
 from trtspec.client._connections import BROKEN, Exchange, Pool
 from trtspec.client._endpoint import Endpoint, endpoint
 from trtspec.client._failures import Call
@@ -252,6 +260,37 @@ def test_an_exchange_that_fails_needs_nobody_to_close_it(sockets: list[socket.so
         assert are_closed(sockets), caught
         with pytest.raises(ConnectionAbortedError):
             exchange.read(100)
+
+
+@contextmanager
+def listening() -> Iterator[tuple[Endpoint, threading.Event]]:
+    """Give a server that reads a question and says nothing, and what is set when it has come."""
+    came = threading.Event()
+
+    def read() -> None:
+        end, _ = listener.accept()
+        with end, suppress(OSError):
+            end.recv(1 << 16)
+            came.set()
+            end.recv(1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=read)
+        thread.start()
+        try:
+            yield endpoint(f"http://127.0.0.1:{listener.getsockname()[1]}"), came
+        finally:
+            thread.join(PATIENCE_S)
+
+
+def test_a_question_ends_with_the_transport(sockets: list[socket.socket]) -> None:
+    with listening() as (endpoint, came), closing(HttpTransport(endpoint)) as transport:
+        threading.Thread(target=lambda: (came.wait(PATIENCE_S), transport.close())).start()
+        with pytest.raises(ConnectionFailed, match="the client was closed"):
+            transport.metadata("x", None)
+        assert are_closed(sockets)
+        with pytest.raises(ConnectionFailed, match="the client was closed"):
+            transport.metadata("x", None)
 
 
 def test_a_refusal_that_breaks_off_is_still_one() -> None:

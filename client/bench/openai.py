@@ -6,10 +6,10 @@ nothing about speculation, so acceptance is not reported for such a target.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable, Generator, Iterator
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import aclosing
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from trtspec.client._connections import Exchange, Pool
@@ -23,6 +23,7 @@ from trtspec.client.bench.targets import BenchPrompt, Ending, Piece, Pieces, fro
 TIMEOUT_S = 600.0
 EVENT_BYTES = 16 << 20
 BODY_BYTES = 1 << 20
+_T = TypeVar("_T")
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -61,13 +62,9 @@ class OpenAiTarget:
             )
         path, body = _request(prompt, await self._served_model(), max_tokens)
         call = OpenAiCall(self._host, "POST", path, body)
-        pieces = from_thread(lambda: self._answer(call))
-        try:
+        async with aclosing(_answered(call, lambda: self._answer(call))) as pieces:
             async for item in pieces:
                 yield item
-        finally:
-            call.cut()
-            await pieces.aclose()
 
     async def describe(self) -> dict[str, str]:
         return {"server": f"OpenAI's API at {self._url}", "model": await self._served_model()}
@@ -77,11 +74,14 @@ class OpenAiTarget:
 
     async def _served_model(self) -> str:
         if self._model is None:
-            self._model = await asyncio.to_thread(self._only_model)
+            call = OpenAiCall(self._host, "GET", "/models")
+            async with aclosing(_answered(call, lambda: self._only_model(call))) as models:
+                self._model = await anext(models)
         return self._model
 
-    def _only_model(self) -> str:
-        with OpenAiCall(self._host, "GET", "/models") as exchange:
+    def _only_model(self, call: OpenAiCall) -> Generator[str, None, None]:
+        """Yield the one model that is served; blocks."""
+        with call as exchange:
             body = exchange.read(BODY_BYTES)
         try:
             names = [str(model["id"]) for model in json.loads(body)["data"]]
@@ -94,7 +94,7 @@ class OpenAiTarget:
             raise InvalidArgument(
                 f"{self.name}: serves {found}, expected one model; name the one to ask (--against-model)"
             )
-        return names[0]
+        yield names[0]
 
     def _answer(self, call: OpenAiCall) -> Generator[Piece | Ending, None, None]:
         """Yield the answer's pieces and its ending; blocks."""
@@ -125,6 +125,19 @@ class OpenAiTarget:
             prompt_tokens=said.prompt_tokens,
             finish_reason=said.finish_reason,
         )
+
+
+async def _answered(
+    call: OpenAiCall, make: Callable[[], Generator[_T, None, None]]
+) -> AsyncGenerator[_T, None]:
+    """Yield what comes of a call in a thread; closed early, or cancelled, it cuts the call."""
+    items = from_thread(make)
+    try:
+        async for item in items:
+            yield item
+    finally:
+        call.cut()
+        await items.aclose()
 
 
 def _events(exchange: Exchange) -> Iterator[bytes]:

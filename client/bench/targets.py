@@ -10,7 +10,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from trtspec.client._async_client import AsyncClient
 from trtspec.client._errors import StreamBroken
@@ -18,6 +18,8 @@ from trtspec.client._options import Message, Options
 from trtspec.client._results import ServerTimes, Speculation
 from trtspec.client._retry import Retry
 from trtspec.client.bench.result import TokensFrom
+
+_T = TypeVar("_T")
 
 # What can be asked: text, token ids, or a conversation.
 BenchPrompt = str | Sequence[int] | Sequence[Message]
@@ -124,16 +126,16 @@ class TritonTarget:
         return self._opened
 
 
-async def from_thread(make: Callable[[], Generator[Piece | Ending, None, None]]) -> Pieces:
+async def from_thread(make: Callable[[], Generator[_T, None, None]]) -> AsyncGenerator[_T, None]:
     """Yield what a blocking generator gives, which runs in a thread of its own.
 
     Closed early, it closes the generator after its next item.
     """
     loop = asyncio.get_running_loop()
-    arrived: asyncio.Queue[Piece | Ending | BaseException | None] = asyncio.Queue()
+    arrived: asyncio.Queue[_T | BaseException | None] = asyncio.Queue()
     stopped = threading.Event()
 
-    def put(item: Piece | Ending | BaseException | None) -> None:
+    def put(item: _T | BaseException | None) -> None:
         with suppress(RuntimeError):  # the loop is closed, and nobody waits
             loop.call_soon_threadsafe(arrived.put_nowait, item)
 
