@@ -17,6 +17,7 @@ from scripted_server import Asked, ScriptedServer, Step, last
 
 from trtspec.cli import trtspec
 from trtspec.cli.against import openai_address, target_at, token_counter
+from trtspec.client import ConnectionFailed, StreamBroken
 from trtspec.client.bench.openai import OpenAiTarget
 from trtspec.client.bench.openai_call import API_KEY
 from trtspec.client.bench.targets import TritonTarget
@@ -168,9 +169,21 @@ def test_an_http_address_of_a_triton_is_a_tritons() -> None:
 
 
 @pytest.mark.parametrize("models", ["<html>", "[" * 100_000, "[]", "{}"])
-def test_what_has_no_list_of_models_is_left_to_the_triton_client(models: str) -> None:
-    with serving_openai(lambda asked: [], models=models) as server:
-        assert openai_address(server.url) is None
+def test_what_is_neither_is_told_of_both(models: str) -> None:
+    with (
+        serving_openai(lambda asked: [], models=models) as server,
+        pytest.raises(
+            StreamBroken, match=rf"neither a Triton \(/v2\) nor .*give the path, as {server.url}/v1"
+        ),
+    ):
+        openai_address(server.url)
+
+
+def test_where_nobody_answers_no_server_is_taken_for_ours() -> None:
+    with pytest.raises(
+        ConnectionFailed, match=r"^http://127\.0\.0\.1:1: no server took .* refused; is it running there\?$"
+    ):
+        openai_address("http://127.0.0.1:1")
 
 
 def test_a_server_with_openais_api_is_an_arm_without_a_path_and_not_alone(
