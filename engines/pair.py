@@ -61,6 +61,12 @@ def open_pair(path: str | os.PathLike[str]) -> EnginePair:
     file = path / MANIFEST
     if not file.is_file():
         raise EngineError(f"{path}: no {MANIFEST}, so this is no engine pair; make one with `trtspec build`")
+    if any(path.glob("*/config.pbtxt")):
+        # Which has the manifest of its pair as well.
+        raise EngineError(
+            f"{path}: this is a Triton repository, expected an engine pair; give the pair that it was "
+            "written from, or serve it and give its address"
+        )
     pair = EnginePair(path, read_manifest(file))
     missing = [file for file in pair.files() if not (path / file).is_file()]
     if missing:

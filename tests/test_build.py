@@ -254,6 +254,14 @@ def test_an_interrupted_build_leaves_nothing(demo_pair: Path, tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
+def test_a_repository_is_told_from_a_pair_that_is_not_whole(built_pair: EnginePair, tmp_path: Path) -> None:
+    repository = write_repository(built_pair, tmp_path / "repository")
+    with pytest.raises(
+        EngineError, match="this is a Triton repository, expected an engine pair; give the pair"
+    ):
+        open_pair(repository)
+
+
 def test_a_folder_that_is_no_whole_pair_is_refused(built_pair: EnginePair, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="no such folder"):
         open_pair(tmp_path / "nothing")
