@@ -335,6 +335,13 @@ BREAKS = (
         says="rows begin at 4, 1 requests in flight",
     ),
     broken(
+        "draft.rows",
+        "ours",
+        parameter(LOOP, "num_draft_tokens", "1:5,100:0"),
+        file=LOOP,
+        says="a row from 100 requests in flight on, which is never reached: max_inflight_requests is 64",
+    ),
+    broken(
         "draft.length",
         "ours",
         engine("target", max_draft_len=4, max_seq_len=2052),
@@ -507,6 +514,13 @@ def test_a_repository_that_is_wrong_in_one_way_has_that_finding(
     assert {finding.rule for finding in found} == {case.rule} | case.besides, found
     mine = [finding for finding in found if finding.rule == case.rule]
     assert any(finding.file == case.file and case.message in finding.message for finding in mine), mine
+
+
+def test_a_table_beyond_the_engine_is_not_to_become_a_number(right: Path, tmp_path: Path) -> None:
+    repository = shutil.copytree(right / "ours", tmp_path / "repo")
+    parameter(LOOP, "num_draft_tokens", "1:9,4:0")(repository)
+    (finding,) = lint(repository)
+    assert finding.repair == "set no row beyond 8"
 
 
 @pytest.mark.parametrize("layout", ["nvidia", "ours"])

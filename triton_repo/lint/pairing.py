@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from trtspec.triton_repo.lint.config_file import ConfigFile, tensors
 from trtspec.triton_repo.lint.finding import Complaint
 from trtspec.triton_repo.lint.layout import Layout
-from trtspec.triton_repo.speculation.draft_table import longest, read_draft_tokens
+from trtspec.triton_repo.speculation.draft_table import DraftTable, longest, read_draft_tokens
 
 LOGITS = ("generation_logits", "context_logits", "draft_logits")
 # `logits_dtype` of an engine -> the dtype of the tensors that carry them.
@@ -77,10 +78,31 @@ def draft_length(layout: Layout) -> Iterator[Complaint]:
         yield Complaint(loop.path, message, "correct it", loop.line_of("key", "num_draft_tokens"))
     else:
         if allowed is not None and asked > allowed:
-            yield _beyond(loop, "num_draft_tokens", default, allowed)
+            complaint = _beyond(loop, "num_draft_tokens", default, allowed)
+            in_rows = f"set no row beyond {allowed}"
+            yield replace(complaint, repair=in_rows) if ":" in default else complaint
     engine = layout.target.engine if layout.target else None
     if engine and allowed is not None and allowed > engine.max_draft_len:
         yield _beyond(loop, "max_draft_len", allowed, engine.max_draft_len)
+
+
+def draft_rows(layout: Layout) -> Iterator[Complaint]:
+    loop = layout.loop
+    if loop is None or layout.loop_owner != "trtspec":
+        return
+    try:
+        table = read_draft_tokens(loop.parameters.get("num_draft_tokens", ""))
+    except ValueError:
+        return
+    most = _number(loop, "max_inflight_requests")
+    if isinstance(table, DraftTable) and most is not None and table.rows[-1][0] > most:
+        yield Complaint(
+            loop.path,
+            f"num_draft_tokens has a row from {table.rows[-1][0]} requests in flight on, which is never "
+            f"reached: max_inflight_requests is {most}",
+            "raise that, or leave the row out",
+            loop.line_of("key", "num_draft_tokens"),
+        )
 
 
 def limits(layout: Layout) -> Iterator[Complaint]:

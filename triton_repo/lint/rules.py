@@ -44,6 +44,7 @@ RULES = (
         "γ is a number, auto or a table, within what the target was built for.",
         pairing.draft_length,
     ),
+    Rule("draft.rows", "warning", "Each row of a table of γ is reached.", pairing.draft_rows),
     Rule("limits.engine", "error", "The loop's limits are within the engines'.", pairing.limits),
     Rule("logits.dtype", "error", "Logits have the dtype that the engine gives.", pairing.logits_dtype),
     Rule("logits.agree", "error", "Logits have one dtype in all models.", pairing.logits_agree),
