@@ -123,6 +123,22 @@ def test_numbers_may_be_written_as_numbers_where_an_option_takes_them_or_words()
         ("[build]\ntp = true", r"build\.tp is True, expected an integer"),
         ('[build]\nruntime = "gpu"', r"build\.runtime is 'gpu', expected 'cpu'"),
         ('[repo]\nexclude_input_in_output = "no"', r"repo\.exclude_input_in_output is 'no', expected a bool"),
+        (
+            "[repo]\nnum_draft_tokens = true",
+            r"^r\.toml: repo\.num_draft_tokens is True, expected a num[^;]*$",
+        ),
+        (
+            '[repo]\nnum_draft_tokens = ["1:5"]',
+            r"num_draft_tokens is \['1:5'\], expected a number or a string$",
+        ),
+        (
+            '[repo]\nnum_draft_tokens = "4:1"',
+            r"^r\.toml: repo\.num_draft_tokens: found '4:1', whose rows begin",
+        ),
+        (
+            "[repo]\nnum_draft_tokens = 5.0",
+            r"repo\.num_draft_tokens: found '5\.0', expected a number of draft",
+        ),
         ("[build]\njson = true", r"build\.json is unknown"),
         ("[build]\nrecipe = 'x'", r"build\.recipe is unknown"),
         ("[build\n", r"r\.toml: not TOML: .*line 1"),

@@ -9,11 +9,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import click
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from trtspec.errors import RecipeError
-from trtspec.recipe.schema import SECTIONS, parameters, schema
+from trtspec.recipe.schema import SECTIONS, has_own_type, parameters, schema
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -69,7 +70,21 @@ def _faults(name: str, section: object) -> Iterator[str]:
         try:
             schema(name).model_validate(section)
         except ValidationError as error:
-            yield from (_fault(name, details) for details in error.errors())
+            # Once for a value that is none of several types.
+            yield from dict.fromkeys(_fault(name, details) for details in error.errors())
+        else:
+            yield from _misspelt(name, section)
+
+
+def _misspelt(section: str, said: Mapping[str, Any]) -> Iterator[str]:
+    """Yield which values have the right type and are not what an option's own type takes."""
+    for key, value in said.items():
+        parameter = parameters(section)[key]
+        if has_own_type(parameter):
+            try:
+                parameter.type.convert(str(value), parameter, None)
+            except click.BadParameter as error:
+                yield f"{section}.{key}: {error.message}"
 
 
 def _fault(section: str, details: ErrorDetails) -> str:
@@ -77,6 +92,8 @@ def _fault(section: str, details: ErrorDetails) -> str:
     path = ".".join([section, *map(str, details["loc"])])
     if details["type"] == "extra_forbidden":
         return f"{path} is unknown; {_meant(key, list(parameters(section)))}"
+    if len(details["loc"]) > 1 and has_own_type(parameters(section)[key]):
+        return f"{section}.{key} is {details['input']!r}, expected a number or a string"
     expected = details["msg"].replace("Input should be", "expected")
     expected = expected.replace("a valid integer", "an integer").replace("a valid ", "a ")
     return f"{path} is {details['input']!r}, {expected}"

@@ -14,6 +14,7 @@ import click
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 SECTIONS = ("build", "repo")
+OWN_TYPE = int | float | str
 # How a command is to talk is no part of what it makes.
 LEFT_OUT = {"recipe", "as_json", "rules", "dry_run"}
 
@@ -49,6 +50,11 @@ def summary(parameter: click.Parameter) -> str:
     return " ".join(text.split()) + choices
 
 
+def has_own_type(parameter: click.Parameter) -> bool:
+    """Whether what an option takes is spelt in a way of the command's own, such as "auto" or a number."""
+    return not parameter.multiple and _element(parameter.type) == OWN_TYPE
+
+
 def _is_key(parameter: click.Parameter) -> bool:
     return parameter.name not in LEFT_OUT and not parameter.is_eager
 
@@ -75,5 +81,5 @@ def _element(kind: click.ParamType[Any]) -> Any:
             return float
         case click.types.StringParamType() | click.Path():
             return str
-        case _:  # a command's own, such as "auto" or a number
-            return int | float | str
+        case _:
+            return OWN_TYPE
