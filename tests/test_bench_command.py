@@ -24,7 +24,7 @@ QUICK = ("--blocks", "2", "--warm-up", "1", "--requests", "3", "--max-tokens", "
 
 def talk(asked: Asked) -> Iterator[Step | Fault]:
     """Six tokens: one at a time without a draft, else in two responses of three."""
-    length = asked.values["num_draft_tokens"][0]
+    length = asked.values.get("num_draft_tokens", [4])[0]
     if length > MAX_DRAFT_TOKENS:
         yield Fault(f"refused: num_draft_tokens is {length}, at most {MAX_DRAFT_TOKENS}", "INVALID_ARGUMENT")
         return
@@ -64,7 +64,7 @@ def test_a_running_server_is_measured_and_written_down(
     run, table = tmp_path / "run.json", tmp_path / "run.csv"
     lengths = (
         "--num-draft-tokens",
-        "0,3,auto",
+        "0,3,auto,default",
         "--concurrency",
         "1,2",
         "--rate",
@@ -74,9 +74,9 @@ def test_a_running_server_is_measured_and_written_down(
     )
     main(["bench", url, "--prompts", prompts, *lengths, *QUICK, "--json", str(run), "--csv", str(table)])
     result = read_result(run)
-    assert [arm.name for arm in result.arms] == ["γ=0", "γ=3", "auto"]
+    assert [arm.name for arm in result.arms] == ["γ=0", "γ=3", "auto", "default"]
     assert [load.name for load in result.loads] == ["1 at a time", "2 at a time", "200/s"]
-    assert (result.prompts.count, len(result.segments)) == (3, 2 * 3 * 3)
+    assert (result.prompts.count, len(result.segments)) == (3, 2 * 3 * 4)
     assert {trial.tokens for trial in result.trials} == {6}
     assert {trial.tokens_from for trial in result.trials} == {"ids"}
     drafted = result.summary_of("γ=3", "1 at a time")
@@ -154,7 +154,10 @@ def test_a_pair_is_served_for_the_run(built_pair: EnginePair, prompts: str, tmp_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--num-draft-tokens", "0,x"], "found '0,x', expected numbers from 0 to 1024 or auto, with commas"),
+        (
+            ["--num-draft-tokens", "0,x"],
+            "found '0,x', expected numbers from 0 to 1024 or auto or default, with commas",
+        ),
         (["--num-draft-tokens", "3,3"], "found '3,3', expected each number once"),
         (["--rate", "1,1.0000000001"], "found '1,1.0000000001', expected each number once, to six digits"),
         (["--concurrency", "0"], "found '0', expected numbers from 1 to 1024"),

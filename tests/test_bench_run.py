@@ -321,9 +321,9 @@ def test_two_servers_are_asked_in_the_same_run() -> None:
 def test_a_target_that_takes_no_draft_length_has_one_arm() -> None:
     plain = TargetDouble(script, name="openai")
     plain.takes_draft_tokens = False
-    found = arms_of([TargetDouble(script, name="ours"), plain], (0, -1))
+    found = arms_of([TargetDouble(script, name="ours"), plain], (0, -1, None))
     lengths = {arm.name: arm.num_draft_tokens for arm in found}
-    assert lengths == {"ours γ=0": 0, "ours auto": -1, "openai": None}
+    assert lengths == {"ours γ=0": 0, "ours auto": -1, "ours default": None, "openai": None}
 
 
 def test_a_segment_asks_all_prompts_and_at_least_twice_as_many_requests_as_are_under_way() -> None:

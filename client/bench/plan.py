@@ -66,16 +66,19 @@ class Plan:
         return self.requests or max(len(self.prompts.items), 2 * (load.concurrency or 0))
 
 
-def arms_of(targets: Sequence[Target], lengths: Sequence[int]) -> tuple[Arm, ...]:
+def arms_of(targets: Sequence[Target], lengths: Sequence[int | None]) -> tuple[Arm, ...]:
     """Return an arm for each target and draft length, and one for a target that takes none.
 
+    Where a length is None, the target is asked for none and takes what it has been set.
     The target is in an arm's name where there are several.
     """
     found = []
     for target in targets:
         for length in lengths if target.takes_draft_tokens else (None,):
-            words = [target.name] if len(targets) > 1 or length is None else []
+            words = [target.name] if len(targets) > 1 or not target.takes_draft_tokens else []
             if length is not None:
                 words.append("auto" if length == AUTO else f"γ={length}")
+            elif target.takes_draft_tokens:
+                words.append("default")
             found.append(Arm(" ".join(words), target.name, length))
     return tuple(found)

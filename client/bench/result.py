@@ -39,7 +39,7 @@ class Arm(_Strict):
     server: str
     """Name of the target that is asked."""
     num_draft_tokens: int | None
-    """γ; -1 where the server adapts it, null where it cannot be asked for one."""
+    """γ; -1 where the server adapts it, null where it is asked for none."""
 
 
 @dataclass(frozen=True)

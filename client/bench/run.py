@@ -17,6 +17,7 @@ from trtspec.client.bench.load import Batch, run_segment
 from trtspec.client.bench.plan import Plan
 from trtspec.client.bench.random_tokens import WHY_NO_ACCEPTANCE
 from trtspec.client.bench.result import (
+    AUTO,
     Arm,
     BenchResult,
     Load,
@@ -188,7 +189,7 @@ def _notes(plan: Plan, trials: Sequence[Trial]) -> list[str]:
             f"{plan.settings.blocks} blocks: intervals of totals hold the truth at a rate of {rate:.3g} at "
             f"most, not {plan.settings.confidence:g}; ask for more blocks"
         )
-    drafted = {arm.name for arm in plan.arms if arm.num_draft_tokens and arm.num_draft_tokens > 0}
+    drafted = {arm.name for arm in plan.arms if arm.num_draft_tokens not in (0, AUTO)}
     reasons = [t.speculation.off_reason for t in trials if t.arm in drafted and t.speculation]
     if off := [reason for reason in reasons if reason]:
         notes.append(f"{len(off)} of {len(reasons)} answers went on without a draft: {off[0]}")

@@ -79,8 +79,19 @@ class Line:
 def table(result: BenchResult, load: Load) -> tuple[Line, ...]:
     """Return the lines of a load; those that no arm has a number for are left out."""
     found = {(row.arm, row.metric): row for row in rows(result) if row.load == load.name}
+    silent = {
+        arm.name
+        for arm in result.arms
+        if not any(trial.speculation for trial in result.trials_of(arm.name, load.name))
+    }
     lines = [
-        Line(title, tuple(_cell(metric, arm, found.get((arm.name, metric))) for arm in result.arms))
+        Line(
+            title,
+            tuple(
+                _cell(metric, found.get((arm.name, metric)), is_silent=arm.name in silent)
+                for arm in result.arms
+            ),
+        )
         for metric, (title, _) in SHOWN.items()
         if any((arm.name, metric) in found for arm in result.arms)
     ]
@@ -91,10 +102,9 @@ def table(result: BenchResult, load: Load) -> tuple[Line, ...]:
     return tuple(lines)
 
 
-def _cell(metric: str, arm: Arm, row: Row | None) -> Cell:
+def _cell(metric: str, row: Row | None, *, is_silent: bool) -> Cell:
     if row is None:
-        is_silent = arm.num_draft_tokens is None and metric in ACCEPTANCE.values()
-        return Cell(NOT_REPORTED if is_silent else "")
+        return Cell(NOT_REPORTED if is_silent and metric in ACCEPTANCE.values() else "")
     write = SHOWN[metric][1]
     if row.low is None or row.high is None:
         return Cell(write(row.value))

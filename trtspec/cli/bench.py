@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from trtspec.engines.pair import EnginePair
 
 AUTO = -1
+# Asked for no length: as the repository sets it.
+DEFAULT = -2
 # What a running server is asked with: it does not say what its engines were built for.
 DRAFT_TOKENS = 5
 MOST_DRAFT_TOKENS = 1024
@@ -57,9 +59,9 @@ def _bound(name: str, what: str) -> Decorator:
 @click.option(
     "--num-draft-tokens",
     "lengths",
-    type=Numbers(int, low=0, high=MOST_DRAFT_TOKENS, auto=True),
-    help="Draft lengths to compare, such as 0,3,5,auto; the others are held against the first.  "
-    "[default: 0,5,auto]",
+    type=Numbers(int, low=0, high=MOST_DRAFT_TOKENS, words={"auto": AUTO, "default": DEFAULT}),
+    help="Draft lengths to compare, such as 0,3,5,auto; the others are held against the first. default: what "
+    "the repository sets, as a table.  [default: 0,5,auto]",
 )
 @click.option(
     "--against",
@@ -195,7 +197,7 @@ def _measure(
     targets = [TritonTarget(url_or_pair, name=name), *others]
     closed = [Load.closed(n) for n in concurrency or (() if rates else (1,))]
     plan = Plan(
-        arms=arms_of(targets, _lengths(lengths, pair)),
+        arms=arms_of(targets, [None if n == DEFAULT else n for n in _lengths(lengths, pair)]),
         loads=(*closed, *map(Load.open, rates or ())),
         prompts=_prompts(prompt_set, as_chat, random_tokens, pair, settings["seed"]),
         settings=Settings(**settings, bound=Bound(ttft_bound, itl_bound, latency_bound)),
