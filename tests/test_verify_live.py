@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trtspec.client import Client
 from trtspec.client.verify import DEFAULT_PROMPTS, HuggingFaceReference, Settings, verify
 from trtspec.engines.pair import EnginePair
+from trtspec.pytest_plugin import TrtspecVerify
 from trtspec.triton_repo.repository import write_repository
 from trtspec.triton_repo.server import FREE_PORTS, Server, serve
 
@@ -45,6 +47,21 @@ def test_the_bundled_server_is_right_in_every_part(
         assert 0 < numbers["mean_kl"] < numbers["allowed_mean_kl"]
         assert numbers["mean_kl"] < numbers["largest_kl"]
         assert 0 < numbers["kl_nearest_its_limit"] < numbers["its_limit"]
+
+
+def test_the_fixture_learns_from_a_manifest_what_is_served(
+    trtspec_verify: TrtspecVerify, live_server: Server, built_pair: EnginePair, demo_pair: Path
+) -> None:
+    asked: dict[str, Any] = {"prompts": ["def main("], "num_draft_tokens": [0], "max_tokens": 4, "alone": 0}
+    reference, url = demo_pair / "target", live_server.grpc_url
+    unknown = trtspec_verify(url, reference=reference, parts=["greedy"], **asked)
+    assert unknown.judged_as == "bfloat16"
+    parts = ["reference", "greedy", "fingerprint"]
+    report = trtspec_verify(url, reference=reference, manifest=built_pair.path, parts=parts, **asked)
+    assert report.judged_as == "float32"
+    compared = {finding.part for finding in report.findings if finding.verdict == "ok"}
+    assert compared == {"reference", "greedy", "fingerprint"}
+    assert any("that the engines were built from" in finding.detail for finding in report.others)
 
 
 # Module of the served code -> what is right there, and what is served in its place.

@@ -1,7 +1,7 @@
-"""A pytest fixture for users: verify a running server, or an engine pair, in their own CI.
+"""A pytest fixture for users: verify a running server in their own CI.
 
     def test_what_is_served_is_the_model(trtspec_verify):
-        trtspec_verify("localhost:8001", reference="checkpoints/target", num_draft_tokens=range(6))
+        trtspec_verify("localhost:8001", reference="checkpoints/target", manifest="work/pair")
 
 pytest imports this module in every run where trtspec is installed: nothing of it, and neither numpy
 nor torch, is imported before the fixture is used.
@@ -24,14 +24,26 @@ class TrtspecVerify(Protocol):
     """What the fixture is."""
 
     def __call__(
-        self, url: str, *, reference: str | Path, tokenizer: str | Path | None = None, **settings: Any
+        self,
+        url: str,
+        *,
+        reference: str | Path,
+        tokenizer: str | Path | None = None,
+        manifest: str | Path | None = None,
+        **settings: Any,
     ) -> VerifyReport:
         """Return the report, or fail the test: what is served is not the reference, or nothing was compared.
 
         Args:
             reference: Hugging Face folder that the engines were built from.
             tokenizer: the folder of the tokenizer's files, where it is another.
-            settings: fields of `trtspec.client.verify.Settings`; the dtype is the checkpoint's otherwise.
+            manifest: the pair or repository that is served, or its `trtspec.json`: says which dtype the
+                engines compute in, the checkpoint's otherwise, what they were built from, and has their
+                fingerprint.
+            settings: fields of `trtspec.client.verify.Settings`.
+
+        Raises:
+            EngineError: the manifest is none.
         """
         ...
 
@@ -42,14 +54,24 @@ def trtspec_verify() -> Iterator[TrtspecVerify]:
     with ExitStack() as open_clients:
 
         def verify(
-            url: str, *, reference: str | Path, tokenizer: str | Path | None = None, **settings: Any
+            url: str,
+            *,
+            reference: str | Path,
+            tokenizer: str | Path | None = None,
+            manifest: str | Path | None = None,
+            **settings: Any,
         ) -> VerifyReport:
             from trtspec.client import Client
             from trtspec.client import verify as library
+            from trtspec.known_pair import dtype_of, manifest_at, sources_of
 
-            trusted = library.HuggingFaceReference(Path(reference), Path(tokenizer) if tokenizer else None)
+            known = manifest_at(Path(manifest)) if manifest else None
+            trusted = library.HuggingFaceReference(
+                Path(reference), Path(tokenizer) if tokenizer else None, built_from=sources_of(known)
+            )
             client = open_clients.enter_context(Client(url))
-            chosen = library.Settings(**({"dtype": trusted.dtype} | settings))
+            from_manifest = {"dtype": dtype_of(known), "fingerprint": known.fingerprint} if known else {}
+            chosen = library.Settings(**{"dtype": trusted.dtype, **from_manifest, **settings})
             report = library.verify(client, trusted, chosen)
             defects = [finding for finding in report.findings if finding.verdict == "defect"]
             if defects:

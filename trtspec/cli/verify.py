@@ -15,13 +15,13 @@ from trtspec.cli import EXIT_MISMATCH, EXIT_SIGNAL, Terminated
 from trtspec.cli.new_file import new_file
 from trtspec.cli.verify_subject import subject_of
 from trtspec.errors import ClientError, TrtspecError
+from trtspec.known_pair import dtype_of, sources_of
 from trtspec.whole_file import write_whole
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from trtspec.client.verify import Case, Dtype, Finding, Part, VerifyReport
-    from trtspec.engines.manifest import Manifest
 
 # What a running server is asked up to: it does not say what its engines were built for.
 MAX_DRAFT_TOKENS = 8
@@ -162,7 +162,7 @@ def command(
         subject = subject_of(pair_or_url, manifest)
         known = subject.manifest
         if reference:
-            trusted = HuggingFaceReference(reference, built_from=_sources_of(known))
+            trusted = HuggingFaceReference(reference, built_from=sources_of(known))
         elif subject.checkpoint:
             trusted = HuggingFaceReference(*subject.checkpoint)
         else:
@@ -177,13 +177,15 @@ def command(
             prompts=read_texts(prompts) if prompts else DEFAULT_PROMPTS,
             num_draft_tokens=num_draft_tokens or (*range(limit + 1), AUTO),
             skip_refused_lengths=num_draft_tokens is None,
-            dtype=dtype or (_dtype_of(known) if known else trusted.dtype),
+            dtype=dtype or (dtype_of(known) if known else trusted.dtype),
             parts=parts or PARTS,
             fingerprint=known.fingerprint if known else None,
             **numbers,
         )
         with subject.address() as url, Client(url) as client:
             say = _quiet if as_json else _to_stderr
+            if not (dtype or known):
+                say(f"judged as {trusted.dtype}, the checkpoint's; --manifest or --dtype says what is served")
             verification = Verification(
                 client,
                 trusted,
@@ -263,18 +265,6 @@ def _write(report: VerifyReport, junit: Path | None, html: Path | None) -> None:
                 faults.append(f"{file}: cannot be written: {error.strerror}")
     if faults:
         raise ClientError("; ".join(faults))
-
-
-def _dtype_of(manifest: Manifest) -> Dtype:
-    from trtspec.client.verify.reference import served_dtype
-
-    target = manifest.target
-    return served_dtype(target.settings.dtype, quantized=target.quantization is not None)
-
-
-def _sources_of(manifest: Manifest | None) -> dict[str, str]:
-    """Return the SHA-256 of each file that the target was built from, by its name."""
-    return manifest.target.source.files if manifest and manifest.target.source else {}
 
 
 def print_report(report: VerifyReport) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trtspec.cli.pair_or_url import served
+from trtspec.known_pair import manifest_at
 
 if TYPE_CHECKING:
     from trtspec.engines.manifest import Manifest
@@ -58,8 +59,7 @@ def subject_of(pair_or_url: str, manifest: Path | None) -> Subject:
 
     folder = Path(pair_or_url)
     if not folder.exists():
-        file = manifest / MANIFEST if manifest and manifest.is_dir() else manifest
-        return Subject(pair_or_url, read_manifest(file) if file else None)
+        return Subject(pair_or_url, manifest_at(manifest) if manifest else None)
     if manifest:
         raise click.UsageError(f"--manifest is for a running server; {pair_or_url} has its own")
     if any(folder.glob("*/config.pbtxt")):
