@@ -335,6 +335,15 @@ def test_a_head_count_that_the_weights_contradict_refuses_the_pair(model):
             "intermediate_size 7.5, head_dim True",
         ),
         ({"max_position_embeddings": -1}, "sizes.number", "max_position_embeddings -1"),
+        ({"hidden_size": None}, "sizes.number", "hidden_size None; expected 1 or more"),
+        ({"num_hidden_layers": [40]}, "sizes.number", "num_hidden_layers [40]"),
+        ({"num_hidden_layers": 39}, "sizes.layers", "hold 40 decoder layers, config.json counts 39"),
+        ({"intermediate_size": 95}, "sizes.inner", "has 96 rows, config.json says intermediate_size 95"),
+        ({"num_key_value_heads": 1}, "heads.keys", "32 rows, 1 key-value heads for 4 heads give 16"),
+        ({"rms_norm_eps": math.nan}, "sizes.scale", "rms_norm_eps nan; expected finite numbers above 0"),
+        ({"rope_theta": -1.0}, "sizes.scale", "rope_theta -1.0"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": "8"}}, "sizes.scale", "factor '8'"),
+        ({"rope_parameters": {"rope_theta": 0}}, "sizes.scale", "rope_theta 0"),
         ({"hidden_size": 10**12}, "sizes.hidden", "columns, config.json says 1,000,000,000,000"),
     ],
 )
@@ -346,6 +355,13 @@ def test_sizes_that_no_decoder_can_have_refuse_the_pair(
     findings = {f.id: f for f in check(wrong, model(tiny(), tokenizer_config=CHAT)).findings}
     assert findings[found].severity == "error"
     assert words in findings[found].message
+
+
+def test_a_number_of_key_value_heads_that_config_json_leaves_out_is_no_finding(model) -> None:
+    target = model(target_config(), tokenizer_config=CHAT)
+    config = {name: value for name, value in target.config.items() if name != "num_key_value_heads"}
+    left_out = replace(target, config=config)
+    assert "heads.keys" not in said(check(left_out, model(tiny(), tokenizer_config=CHAT)))
 
 
 def test_learned_positions_are_not_rotated(model) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trtspec.build.checkpoint import EMBEDDINGS, Checkpoint, TensorInfo
 
-__all__ = ["Body", "is_embedding", "is_head"]
+__all__ = ["Body", "is_embedding", "is_head", "layer_of"]
 
 LAYER = re.compile(r"^(?:(?:base_)?model\.|transformer\.|gpt_neox\.|model\.decoder\.)?(?:layers|h)\.(\d+)\.")
 HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output)\.weight$")
@@ -36,7 +36,8 @@ class Body:
     """The tensors of a checkpoint, sorted into the decoder itself and modules inside a whole model."""
 
     expected: int | None  # layers that config.json counts
-    layers: frozenset[int]  # layers that are there
+    layers: frozenset[int]  # of those, layers that are there
+    uncounted: frozenset[int]  # decoder layers like the others, after the last that it counts
     has_embedding: bool
     has_head: bool
     outside: Mapping[str, TensorInfo]  # all but the modules inside
@@ -48,14 +49,16 @@ class Body:
         tensors, config = checkpoint.tensors, checkpoint.config
         counted = config.get("num_hidden_layers", config.get("n_layer"))
         expected = counted if isinstance(counted, int) else None
-        found = {_layer(name) for name in tensors} - {None}
+        found = {layer_of(name) for name in tensors} - {None}
         has_embedding = any(map(is_embedding, tensors))
+        plain = _like_the_first(tensors)
         inside: dict[str, TensorInfo] = {}
         if has_embedding and expected and 1 < expected <= len(found) and set(range(expected)) <= found:
-            inside = {name: tensor for name, tensor in tensors.items() if _is_extra(name, expected)}
+            inside = {name: tensor for name, tensor in tensors.items() if _is_extra(name, expected, plain)}
         return cls(
             expected=expected,
             layers=frozenset(n for n in found if n is not None and (expected is None or n < expected)),
+            uncounted=frozenset(n for n in plain if expected is not None and n >= expected),
             has_embedding=has_embedding,
             has_head=any(map(is_head, tensors)),
             outside={name: tensor for name, tensor in tensors.items() if name not in inside},
@@ -89,12 +92,24 @@ class Body:
                 yield f"tensor {found}"
 
 
-def _layer(name: str) -> int | None:
+def layer_of(name: str) -> int | None:
+    """Return the layer that a tensor is of, by its name."""
     found = LAYER.match(name)
     return int(found[1]) if found else None
 
 
-def _is_extra(name: str, expected: int) -> bool:
+def _like_the_first(names: Iterable[str]) -> frozenset[int]:
+    """Return the layers that are made of the same tensors as layer 0."""
+    parts: dict[int, set[str]] = {}
+    for name in names:
+        if (layer := layer_of(name)) is not None:
+            parts.setdefault(layer, set()).add(name.split(f".{layer}.", 1)[1])
+    return frozenset(layer for layer, found in parts.items() if found == parts.get(0))
+
+
+def _is_extra(name: str, expected: int, plain: frozenset[int]) -> bool:
     """Whether a tensor is of a module, or of a layer after the last that config.json counts (MTP)."""
-    layer = _layer(name)
-    return any(sign.search(name) for sign in MODULES.values()) or (layer is not None and layer >= expected)
+    layer = layer_of(name)
+    if any(sign.search(name) for sign in MODULES.values()):
+        return True
+    return layer is not None and layer >= expected and layer not in plain
