@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trtspec.engines.load import load_engine
 from trtspec.engines.manifest import FingerprintManifest, ProbeManifest
+from trtspec.errors import EngineError
 
 if TYPE_CHECKING:
     from trtspec.client.verify.noise import Noise
@@ -36,12 +37,12 @@ def fingerprint_of(
         dtypes: what each engine computes in, by its role.
 
     Raises:
-        EngineError: an engine cannot be run as it is.
+        EngineError: an engine cannot be run as it is, or what it says are no numbers.
     """
     prompts = _prompts(tokenizer)
     return FingerprintManifest(
-        target=_probe(target, prompts, dtypes["target"]),
-        draft=None if draft is None else _probe(draft, prompts, dtypes["draft"]),
+        target=_probe("target", target, prompts, dtypes["target"]),
+        draft=None if draft is None else _probe("draft", draft, prompts, dtypes["draft"]),
     )
 
 
@@ -52,7 +53,9 @@ def _prompts(tokenizer: Path) -> list[list[int]]:
     return [loaded.encode(text).ids for text in PROBES]
 
 
-def _probe(folder: Path, prompts: Sequence[Sequence[int]], dtype: Dtype) -> tuple[ProbeManifest, ...]:
+def _probe(
+    role: str, folder: Path, prompts: Sequence[Sequence[int]], dtype: Dtype
+) -> tuple[ProbeManifest, ...]:
     from trtspec.engines.cpu.request import Request
 
     engine = load_engine(folder)
@@ -71,6 +74,12 @@ def _probe(folder: Path, prompts: Sequence[Sequence[int]], dtype: Dtype) -> tupl
         (answer,) = engine.generate(request)
         assert answer.log_probs is not None
         assert answer.logits is not None
+        # Ids that only the other model has are -inf here.
+        if not np.isfinite(answer.logits.max(axis=-1)).all():
+            raise EngineError(
+                f"the {role}'s engine says NaN or infinite logits where it continues {ids}; its weights "
+                "overflow, or its config.json does not belong to them"
+            )
         found.append(
             ProbeManifest(
                 prompt_ids=tuple(ids),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from trtspec.cli import main
 from trtspec.client import Client, Delta, InferRequest, InferResponse, MockTransport, RequestRefused
@@ -22,6 +23,7 @@ from trtspec.client.verify.fingerprint import compare_fingerprint, judge_probe
 from trtspec.engines.fingerprint import fingerprint_of
 from trtspec.engines.manifest import MANIFEST, FingerprintManifest, Manifest, ProbeManifest
 from trtspec.engines.pair import EnginePair, write_manifest
+from trtspec.errors import EngineError
 from trtspec.triton_repo.repository import write_repository
 from trtspec.triton_repo.server import Server, changed_behaviour
 
@@ -161,6 +163,19 @@ def test_tolerances_are_the_noise_of_the_engines_dtype_and_margins_those_of_its_
         bounds = np.array([noise.bound(row_V) for row_V in rows])
         assert (np.array(probe.tolerances) >= bounds).all()
         assert probe.tolerances == pytest.approx(bounds, abs=3e-6)
+
+
+@pytest.mark.parametrize("value", [3e38, -3e38])
+def test_an_engine_that_says_no_numbers_is_refused_by_its_role(
+    value: float, built_pair: EnginePair, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(built_pair.path / "draft", tmp_path / "draft")
+    (folder / "model.safetensors").unlink()
+    tensors = load_file(built_pair.path / "draft" / "model.safetensors")
+    tensors["model.layers.0.mlp.down_proj.weight"][:] = value
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(EngineError, match=r"^the target's engine says NaN or infinite logits where it"):
+        fingerprint_of(folder, None, built_pair.path / "tokenizer", {"target": "float32"})
 
 
 def test_a_coarser_dtype_tolerates_more(built_pair: EnginePair) -> None:
