@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from cpu_checkpoints import (
     SIZES,
     copy_checkpoint,
@@ -25,10 +26,13 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
+from trtspec.engines.cpu.architecture import read_architecture
 from trtspec.engines.cpu.engine import Engine
 from trtspec.engines.cpu.errors import EngineLoadError, RequestError
+from trtspec.engines.cpu.model import Model
 from trtspec.engines.cpu.request import Chunk, Request
 from trtspec.engines.cpu.sampling import SamplingParams
+from trtspec.engines.cpu.weights import Weights
 
 VOCAB = 61
 PROMPT = [7, 21, 3, 44, 9, 12, 50, 8]
@@ -550,3 +554,25 @@ def test_a_token_without_finite_numbers_does_not_reach_the_next_request(
     request = Request(input_ids=[5, 6, 7], max_new_tokens=1, return_log_probs=True)
     assert run(engine, request) == run(Engine(folder), request)
     assert engine.reused_rows == 2
+
+
+@pytest.mark.parametrize("max_batch_size", [10**12, 10**20])
+@pytest.mark.parametrize("hidden_act", ["silu", "gelu"])
+def test_slots_that_no_machine_has_room_for_are_refused(
+    max_batch_size: int, hidden_act: str, folder: Path, tmp_path: Path
+) -> None:
+    """With gelu it is transformers that computes the model."""
+    copy = copy_checkpoint(folder, tmp_path / "copy", max_batch_size=max_batch_size)
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"hidden_act": hidden_act}))
+    with pytest.raises(EngineLoadError, match=rf"^engine\.json: {2 * max_batch_size} slots of 128 tokens"):
+        Engine(copy)
+
+
+def test_a_cache_that_there_is_no_memory_for_is_refused_with_its_size(
+    folder: Path,
+) -> None:
+    architecture = read_architecture(json.loads((folder / "config.json").read_text()), 128)
+    assert architecture is not None
+    with pytest.raises(EngineLoadError, match=r"2000000000000 slots of 128 tokens takes [\d,]+ GB, .*"):
+        Model(architecture, Weights(folder, torch.float32), slots=2 * 10**12, max_seq_len=128)

@@ -33,8 +33,9 @@ class PrefixCache:
     """The bookkeeping of the cache slots; the tensors are the model's."""
 
     def __init__(self, slots: int, max_seq_len: int) -> None:
-        self._slots = [_Slot() for _ in range(slots)]
+        # First, since it is what finds that there is no room for so many.
         self._ids = np.zeros((slots, max_seq_len), np.int64)
+        self._slots = [_Slot() for _ in range(slots)]
         self._clock = 0
 
     @property

@@ -73,6 +73,8 @@ class Engine:
         settings = _read_settings(folder / "engine.json")
         # As many slots again as can run: an answer that is cut into calls finds its rows between two of them.
         slots = 2 * settings.max_batch_size
+        # Before the model: those of transformers make an object for each slot, however many are asked for.
+        self._cache = _prefix_cache(slots, settings.max_seq_len)
         self._model = _load(folder, settings, slots)
         known_ids = self._model.vocab_size
         self._lacking_ids = max(0, settings.vocab_size - known_ids)
@@ -83,7 +85,6 @@ class Engine:
             max_batch_size=settings.max_batch_size,
             max_draft_len=settings.max_draft_len,
         )
-        self._cache = PrefixCache(slots, settings.max_seq_len)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self.computed_rows = 0
@@ -223,6 +224,16 @@ class Engine:
     def _retire(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
         self._cache.release(sequence.slot)
+
+
+def _prefix_cache(slots: int, max_seq_len: int) -> PrefixCache:
+    try:
+        return PrefixCache(slots, max_seq_len)
+    except (MemoryError, ValueError):  # ValueError: beyond what numpy counts to
+        raise EngineLoadError(
+            f"engine.json: {slots} slots of {max_seq_len} tokens are more than this machine has room for; "
+            "make max_batch_size or max_seq_len smaller"
+        ) from None
 
 
 def _read_settings(path: Path) -> _Settings:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .architecture import Architecture
 from .compiled import compile_for, kernels
+from .errors import EngineLoadError
 from .layers import load_weights
 from .weights import Weights
 
@@ -40,14 +41,7 @@ class Model:
             arch.heads, arch.kv_heads, arch.head_dim, arch.intermediate_size, float(arch.norm_eps)
         )
         self._weights = load_weights(arch, weights, max_seq_len)
-        positions = kernels.padded(max_seq_len)
-        shape = (slots, arch.layers, arch.kv_heads)
-        # Pages are touched only when a slot grows into them.
-        self._cache = kernels.Cache(
-            np.zeros((*shape, positions * arch.head_dim), np.float32),
-            np.zeros((*shape, positions * kernels.padded(arch.head_dim)), np.float32),
-            positions,
-        )
+        self._cache = _cache(arch, slots, max_seq_len)
         # Before the first request, which would have to wait for it.
         numbers = np.zeros(1, np.int64)
         segments = kernels.Segments(numbers, numbers, numbers)
@@ -140,3 +134,20 @@ class Model:
                 raise IndexError(f"slot {segment.slot}, start {segment.start}, {len(segment.ids)} ids")
             if end + more > self._max_seq_len:
                 raise IndexError(f"positions up to {end + more - 1}, the cache has {self._max_seq_len}")
+
+
+def _cache(arch: Architecture, slots: int, max_seq_len: int) -> kernels.Cache:
+    """Return an empty cache; raises EngineLoadError where this machine has no room for it."""
+    positions = kernels.padded(max_seq_len)
+    shape = (slots, arch.layers, arch.kv_heads)
+    sizes = positions * arch.head_dim, positions * kernels.padded(arch.head_dim)
+    try:
+        # Pages are touched only when a slot grows into them.
+        keys, values = (np.zeros((*shape, size), np.float32) for size in sizes)
+    except (MemoryError, ValueError):  # ValueError: beyond what numpy counts to
+        gigabytes = slots * arch.layers * arch.kv_heads * sum(sizes) * 4 // 10**9
+        raise EngineLoadError(
+            f"engine.json: the cache of {slots} slots of {max_seq_len} tokens takes {gigabytes:,} GB, "
+            "more than this machine gives; make max_batch_size or max_seq_len smaller"
+        ) from None
+    return kernels.Cache(keys, values, positions)
