@@ -260,3 +260,22 @@ def test_a_rope_setting_that_is_missing_is_named(tmp_path: Path, llama: Path) ->
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(EngineLoadError, match=r"rope_type 'linear' needs 'factor'"):
         load(folder)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rope_type": "default", "rope_theta": "x"},
+        {"rope_type": "default", "rope_theta": None},
+        {"rope_type": "linear", "rope_theta": 1e4, "factor": "2"},
+        {"rope_type": "yarn", "rope_theta": 1, "factor": 2.0},
+    ],
+)
+def test_rope_settings_that_are_no_numbers_to_count_with_are_named(
+    settings: dict[str, Any], tmp_path: Path, llama: Path
+) -> None:
+    folder = copy_checkpoint(llama, tmp_path / "llama")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"rope_parameters": settings}))
+    with pytest.raises(EngineLoadError, match=r"^config\.json: rope settings .* give no angles"):
+        load(folder)

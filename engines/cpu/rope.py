@@ -41,10 +41,10 @@ def rotation_table(settings: dict[str, Any], head_dim: int, positions: int) -> T
     rope_type = settings["rope_type"]
     if rope_type not in ROPE_TYPES:
         raise EngineLoadError(f"rope_type is {rope_type!r}, expected one of {', '.join(ROPE_TYPES)}")
-    base = float(settings["rope_theta"])
-    frequencies = 1.0 / base ** (torch.arange(0, head_dim, 2).float() / head_dim)
     magnitude = 1.0
     try:
+        base = float(settings["rope_theta"])
+        frequencies = 1.0 / base ** (torch.arange(0, head_dim, 2).float() / head_dim)
         if rope_type == "linear":
             frequencies = frequencies / settings["factor"]
         elif rope_type == "llama3":
@@ -54,6 +54,8 @@ def rotation_table(settings: dict[str, Any], head_dim: int, positions: int) -> T
             magnitude = _yarn_magnitude(settings)
     except KeyError as missing:
         raise EngineLoadError(f"config.json: rope_type {rope_type!r} needs {missing}") from None
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise EngineLoadError(f"config.json: rope settings {settings} give no angles ({error})") from None
     angles = torch.outer(torch.arange(positions).float(), frequencies)
     return torch.complex(angles.cos() * magnitude, angles.sin() * magnitude)
 
