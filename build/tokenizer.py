@@ -23,6 +23,7 @@ def _write(job: Job, folder: Path, done: Done) -> NoFacts:
     Loading it may change what tokenizer.json says (add_bos_token, SentencePiece models), and its class
     may bring special tokens that no file names, so the effective ones are written.
     """
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoTokenizer
 
     checkpoint = job.target
@@ -31,8 +32,9 @@ def _write(job: Job, folder: Path, done: Done) -> NoFacts:
             checkpoint.path, local_files_only=True, trust_remote_code=False
         )
         backend = tokenizer.backend_tokenizer
-    except (OSError, ValueError, AttributeError) as error:
-        reason = str(error).splitlines()[0]
+    # It reads config.json too, whose faults have errors of other kinds.
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
+        reason = " ".join(str(error).split())
         raise CheckpointError(f"{checkpoint.path}: no tokenizer that can be used ({reason})") from error
     backend.no_truncation()
     backend.no_padding()

@@ -170,6 +170,12 @@ def not_a_number(folder: Path) -> None:
     save_file(weights, file)
 
 
+def unknown_activation(folder: Path) -> None:
+    """transformers reads config.json to find the tokenizer's class."""
+    file = folder / "target" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"hidden_act": None}))
+
+
 def other_tokenizer(folder: Path) -> None:
     file = folder / "draft" / "tokenizer.json"
     tokenizer = json.loads(file.read_text())
@@ -192,6 +198,7 @@ def other_tokenizer(folder: Path) -> None:
         (drop_shard, CheckpointError, "1 shard.* missing"),
         (pickle_only, CheckpointError, "draft: pickled"),
         (not_a_number, CheckpointError, r"'model\.norm\.weight' holds NaN or Inf"),
+        (unknown_activation, CheckpointError, r"no tokenizer that can be used \(.*'hidden_act'"),
         (other_tokenizer, PairError, "different text to the two models: 2"),
         (lambda folder: (folder / "pair").mkdir(), OutputError, "pair: exists already"),
     ],
