@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from trtspec.build.check.body import LAYER, Body, is_head
+from trtspec.build.check.body import LAYER, Body, is_embedding, is_head
 from trtspec.build.check.model_shape import FLOATS
 from trtspec.build.checkpoint import Checkpoint
 from trtspec.build.hub import Hub, open_source
@@ -49,13 +49,14 @@ def decoder_of_checkpoint(checkpoint: Checkpoint, name: str) -> Decoder:
         )
     parameters = {n: math.prod(tensor.shape) for n, tensor in tensors.items()}
     tied = not any(map(is_head, tensors))
-    embedding = checkpoint.vocab_size * checkpoint.config.get("hidden_size", checkpoint.config.get("n_embd"))
+    vocab_size = checkpoint.vocab_size
+    embedding = sum(parameters[n] for n in tensors if is_embedding(n))
     in_matrices = sum(parameters[n] for n in matrices)
     return decoder_of(
         checkpoint.config,
         name,
         Counted(
-            vocab=checkpoint.vocab_size,
+            vocab=vocab_size,
             tied=tied,
             matrices=in_matrices,
             vectors=sum(parameters.values()) - in_matrices - embedding * (1 if tied else 2),

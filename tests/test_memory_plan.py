@@ -312,6 +312,25 @@ def test_a_model_of_unknown_make_needs_its_weights_and_a_size_that_is_missing_is
         decoder_of({**PUBLISHED["Qwen2.5-7B"][0], "num_hidden_layers": None}, "m")
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"intermediate_size": None}, "no intermediate_size that is a positive number"),
+        ({"intermediate_size": -1}, "says intermediate_size -1; expected 1 or more"),
+        ({"head_dim": "128", "num_key_value_heads": 1.5}, "num_key_value_heads 1.5, head_dim '128'"),
+        ({"max_position_embeddings": "32k"}, "max_position_embeddings '32k'"),
+        ({"num_key_value_heads": 3}, "num_attention_heads 28, which cannot share num_key_value_heads 3"),
+        (
+            {"architectures": 3},
+            "is of a model of no named class, whose parameters are only known from its weights",
+        ),
+    ],
+)
+def test_a_lone_config_with_a_size_that_is_none_is_refused(change: dict[str, Any], message: str):
+    with pytest.raises(PlanError, match=message):
+        decoder_of({**PUBLISHED["Qwen2.5-7B"][0], **change}, "m")
+
+
 def test_the_config_of_a_compiled_engine_says_the_same_as_that_of_its_checkpoint():
     source = PUBLISHED["Qwen2.5-7B"][0]
     engine = {**source, "architecture": QWEN, "head_size": 128, "quantization": {"quant_algo": None}}

@@ -95,18 +95,22 @@ def decoder_of(config: Mapping[str, Any], name: str, counted: Counted | None = N
     hidden = _size(config, name, "hidden_size", "n_embd")
     heads = _size(config, name, "num_attention_heads", "n_head")
     experts, running = _experts(config)
-    wide = _optional(config, "intermediate_size", "n_inner") or 4 * hidden
-    architecture = (config.get("architectures") or [config.get("architecture")])[0]
+    architecture = _architecture(config)
     family = FAMILIES.get(architecture)
     if counted is None and family is None:
         raise PlanError(
-            f"{name}: config.json is of a {architecture}, whose parameters are only known from its weights; "
-            "give the folder with the safetensors files"
+            f"{name}: config.json is of a {architecture}, whose parameters are only "
+            "known from its weights; give the folder with the safetensors files"
         )
+    if counted is None:
+        _refuse_wrong(config, name)
+    # GPT-2 leaves it out; where the weights are counted, only activations depend on it.
+    may_lack = counted is not None or "n_embd" in config
+    wide = _optional(config, "intermediate_size", "n_inner") or (4 * hidden if may_lack else None)
     sizes = _Sizes(
         layers=_size(config, name, "num_hidden_layers", "n_layer"),
         hidden=hidden,
-        expert_width=wide,
+        expert_width=wide or _size(config, name, "intermediate_size"),
         heads=heads,
         kv_heads=_optional(config, "num_key_value_heads") or heads,
         head_dim=_optional(config, "head_dim", "head_size") or hidden // heads,
@@ -118,7 +122,7 @@ def decoder_of(config: Mapping[str, Any], name: str, counted: Counted | None = N
         name=name,
         layers=sizes.layers,
         hidden=hidden,
-        intermediate=wide * running,
+        intermediate=sizes.expert_width * running,
         heads=heads,
         kv_heads=sizes.kv_heads,
         head_dim=sizes.head_dim,
@@ -165,6 +169,30 @@ def _count(config: Mapping[str, Any], name: str, sizes: _Sizes, family: _Family)
         vectors=sizes.layers * vectors + last + sizes.positions * sizes.hidden,
         is_fp8=_is_fp8(config),
     )
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    named = config.get("architectures") or config.get("architecture")
+    first = named[0] if isinstance(named, list) else named
+    return first if isinstance(first, str) else "model of no named class"
+
+
+def _refuse_wrong(config: Mapping[str, Any], name: str) -> None:
+    """Raise where sizes that may be left out are given and are none; nothing else is known of the model."""
+    keys = ("intermediate_size", "n_inner", "num_key_value_heads", "head_dim", "max_position_embeddings")
+    wrong = [
+        f"{key} {config[key]!r:.40}"
+        for key in keys
+        if config.get(key) is not None and _optional(config, key) is None
+    ]
+    if wrong:
+        raise PlanError(f"{name}: config.json says {', '.join(wrong)}; expected 1 or more")
+    heads, kv_heads = (_optional(config, key) or 1 for key in ("num_attention_heads", "num_key_value_heads"))
+    if heads % kv_heads and "num_attention_heads" in config:
+        raise PlanError(
+            f"{name}: config.json says num_attention_heads {heads}, which cannot share "
+            f"num_key_value_heads {kv_heads} evenly"
+        )
 
 
 def _experts(config: Mapping[str, Any]) -> tuple[int, int]:
