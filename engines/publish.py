@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -19,6 +20,8 @@ from trtspec.errors import OutputError
 # One by one: in an editable install each lies in a folder of its own.
 PACKAGES = ("trtspec", "trtspec.build", "trtspec.engines", "trtspec.triton_repo", "trtspec.client")
 
+# What a disk or a quota that is full says.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 PARTIAL = ".partial"
 YOUNG_S = 1.0
 
@@ -37,9 +40,11 @@ def publish(output: Path) -> Iterator[Path]:
             make_readable(partial)
             partial.rename(output)
         except OSError as error:
-            where = error.filename or output
+            # Of a copy that had no room, `filename` is the source.
+            where = output.parent if error.errno in FULL else error.filename or output
+            reason = error.strerror or error
             raise OutputError(
-                f"{where}: {error.strerror} while {output} was written; nothing of it is left"
+                f"{where}: {reason} while {output} was written; nothing of it is left"
             ) from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -401,6 +402,27 @@ def test_a_pair_too_short_for_the_probes_has_a_fingerprint_of_what_fits(
     found = open_pair(tmp_path / "pair").manifest.fingerprint
     assert found is not None
     assert {len(probe.prompt_ids) + len(probe.ids) for probe in found.target} == {3}
+
+
+# Disks that fail
+
+
+@pytest.mark.parametrize(
+    ("number", "where"), [(errno.ENOSPC, "work"), (errno.EDQUOT, "work"), (errno.EIO, "store/weights")]
+)
+def test_a_full_disk_is_that_of_the_output_whatever_was_copied_there(
+    number: int, where: str, tmp_path: Path
+) -> None:
+    """shutil names what it was reading."""
+    error = OSError(number, os.strerror(number), "store/weights", None, "work/.pair.partial/weights")
+    with (
+        pytest.raises(
+            OutputError, match=rf"^.*{where}: {os.strerror(number)} while .*/work/pair was written"
+        ),
+        publish(tmp_path / "work" / "pair"),
+    ):
+        raise error
+    assert list((tmp_path / "work").iterdir()) == []
 
 
 # What killed processes leave beside an output

@@ -8,7 +8,6 @@ hashes/               SHA-256 of checkpoints, so that they are read once
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -20,12 +19,11 @@ from trtspec.build.stages import RESUME, Done, Finished, Stage
 from trtspec.build.store.hashes import Hashes
 from trtspec.build.store.locks import Lock
 from trtspec.build.store.record import FILES, RECORD, Entry, MadeFor, is_unreadable, read_entry, write_record
-from trtspec.engines.publish import source_folders, temporary_sibling
+from trtspec.engines.publish import FULL, source_folders, temporary_sibling
 from trtspec.errors import OutputError
 
 STAGES, LOCKS, HASHES = "stages", "locks", "hashes"
 PARTIAL = ".partial"
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Report = Callable[[str], None]
 # A folder; None: the user's own; "none": nothing is kept.
@@ -171,8 +169,9 @@ class Store:
 
     def _cannot(self, stage: Stage, error: OSError) -> OutputError:
         advice = "free some space or choose another --cache; " if error.errno in FULL else ""
+        reason = error.strerror or error
         return OutputError(
-            f"{error.filename or self.folder}: {error.strerror} while stage {stage.name} was made in the "
+            f"{error.filename or self.folder}: {reason} while stage {stage.name} was made in the "
             f"store {self.folder}; {advice}finished stages are kept there"
         )
 
