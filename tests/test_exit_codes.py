@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from trtspec.cli import EXIT_MISMATCH, main, trtspec
+from trtspec.cli import COMMANDS, EXIT_MISMATCH, main, trtspec
 
 
 def test_a_command_that_exits_with_a_code_ends_the_process_with_it(monkeypatch):
@@ -60,6 +60,12 @@ def test_what_is_not_a_number_is_wrong_usage(capsys: pytest.CaptureFixture[str],
         main(arguments)
     assert stopped.value.code == 2
     assert "'nan' is not a number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_help_shows_a_bound_that_is_none(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    main([command, "--help"])
+    assert "None]" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGHUP])

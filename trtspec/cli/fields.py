@@ -38,7 +38,7 @@ class _Flag:
         return f"--{self.field.replace('_', '-')}"
 
     def option(self) -> Callable[[Command], Command]:
-        """Return the click option: a bool as --x/--no-x, a Literal as a choice, a number from 1 on."""
+        """Return the click option: a bool as --x/--no-x, a Literal as a choice, a number from 1 or 0 on."""
         shows = self.default is not None
         if self.kind is bool:
             names = f"{self.name}/--no-{self.name[2:]}"
@@ -53,7 +53,7 @@ class _Flag:
                 show_default=shows,
                 help=self.help,
             )
-        kind = click.IntRange(min=1) if self.kind is int else Number() if self.kind is float else self.kind
+        kind = {int: click.IntRange(min=1), float: Number(min=0)}.get(self.kind, self.kind)
         return click.option(self.name, type=kind, default=self.default, show_default=shows, help=self.help)
 
 
