@@ -22,6 +22,7 @@ from trtspec.build.runtimes.tensorrt.options import TensorrtOptions
 from trtspec.cli import main
 from trtspec.engines.cpu.engine import Engine
 from trtspec.engines.cpu.request import Request
+from trtspec.engines.manifest import Runtime
 from trtspec.engines.pair import EnginePair, open_pair
 from trtspec.errors import (
     BuildError,
@@ -126,6 +127,20 @@ def test_the_narrower_model_gets_the_wider_ones_ids_and_never_chooses_them(pair_
     assert chunk.logits.shape == (4, 4096)
     assert (chunk.logits[:, 4090:] == -np.inf).all()
     assert np.isfinite(chunk.logits[:, :4090]).all()
+
+
+@pytest.mark.parametrize("runtime", ["cpu", "tensorrt", "pytorch"])
+def test_a_config_that_miscounts_the_vocabulary_is_built_by_its_weights(
+    pair_folder: Path, runtime: Runtime
+) -> None:
+    for name, size in (("target", 4097), ("draft", 4000)):
+        file = pair_folder / name / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"vocab_size": size}))
+    options = BuildOptions(runtime=runtime, tensorrt=TensorrtOptions(compile="later"))
+    pair = build_in(pair_folder, options)
+    assert "vocab.config" in pair.manifest.repairs
+    for folder in (pair.target, pair.draft):
+        assert json.loads((folder / "config.json").read_text())["vocab_size"] == 4096
 
 
 def drop_last_ids(folder: Path, size: int) -> None:

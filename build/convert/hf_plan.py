@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from typing import Any
 
+from trtspec.build.check.body import Body
+from trtspec.build.check.drafters import identify
 from trtspec.build.checkpoint import INDEX, Checkpoint
 from trtspec.build.convert.elements import FLOAT_NAMES, is_float
 from trtspec.build.convert.formats import FLOATS
@@ -76,18 +79,27 @@ def _whole_tensor(tensor: TensorInfo, dtype: str) -> PlannedTensor:
 
 
 def _config(checkpoint: Checkpoint, dtype: str | None) -> bytes:
-    """Return the source's own bytes, or the same keys with another dtype.
+    """Return the source's own bytes, or the same keys with another dtype or the rows that there are.
 
     Never written anew by transformers: version 5 spells RoPE in a way that version 4 reads as unscaled.
     """
+    settings = _settings(checkpoint)
     if dtype is None:
-        return (checkpoint.path / "config.json").read_bytes()
-    settings: dict[str, Any] = json.loads(json.dumps(checkpoint.config))
+        own = settings == checkpoint.config
+        return (checkpoint.path / "config.json").read_bytes() if own else document(settings)
     spellings = [key for key in ("dtype", "torch_dtype") if key in settings] or ["torch_dtype"]
     return document({**settings, **dict.fromkeys(spellings, dtype)})
 
 
+def _settings(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return config.json, with as many ids as the embedding of a language model has rows."""
+    settings: dict[str, Any] = json.loads(json.dumps(checkpoint.config))
+    if isinstance(settings.get("vocab_size"), int) and identify(checkpoint).stand_alone:
+        settings["vocab_size"] = replace(checkpoint, tensors=Body.of(checkpoint).outside).vocab_size
+    return settings
+
+
 def _fp8_documents(checkpoint: Checkpoint, fp8: Fp8Scales) -> dict[str, bytes]:
     beside, inline = quantization_documents(fp8, excluded_modules(checkpoint, fp8))
-    config = {**checkpoint.config, "quantization_config": inline}
+    config = {**_settings(checkpoint), "quantization_config": inline}
     return {"hf_quant_config.json": document(beside), "config.json": document(config)}
