@@ -136,6 +136,14 @@ def test_wrong_usage_and_our_errors_have_their_codes(models, capsys, arguments, 
     assert message in captured.err
 
 
+def test_sequences_longer_than_those_that_are_planned_are_refused(models, capsys) -> None:
+    assert stopped(["plan", *models, "--gpu", "B200", "--length", "1024", "--length", "4097"]) == 1
+    assert capsys.readouterr().err == (
+        "trtspec: --length 4097: a sequence has 4096 tokens at most; give shorter ones, or a longer "
+        "--max-seq-len\n"
+    )
+
+
 def test_the_gpu_is_this_machines_where_none_is_named(models, tmp_path, monkeypatch, capsys):
     folder = tmp_path / "bin"
     folder.mkdir()

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+from click.core import ParameterSource
 
 from trtspec.cli import EXIT_MISMATCH
+from trtspec.errors import PlanError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -105,6 +107,12 @@ def command(
 
     its_target, its_draft, its_limits, its_runtime = _planned(target, draft, options)
     target_engine, draft_engine, limits = _apply(its_target, its_draft, its_limits, options)
+    source = click.get_current_context().get_parameter_source("lengths")
+    if source is not ParameterSource.DEFAULT and max(lengths) > limits.max_seq_len:
+        raise PlanError(
+            f"--length {max(lengths)}: a sequence has {limits.max_seq_len} tokens at most; "
+            "give shorter ones, or a longer --max-seq-len"
+        )
     deployment = Deployment(
         target=target_engine,
         draft=draft_engine,
