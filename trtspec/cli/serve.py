@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,6 +67,9 @@ def command(
       trtspec serve work/repo --host 0.0.0.0 --log work/server.log
       trtspec serve work/repo --http-port 0 --grpc-port 0 --metrics-port 0 --json
     """
+    # Before the server is ready: Python ends `python -m trtspec` by SIGINT instead of with 130 when an
+    # interrupt meets an import that makes dataclasses.
+    from trtspec.client import CallFailed
     from trtspec.triton_repo.server import ServeOptions, serve
 
     options = ServeOptions(
@@ -82,7 +86,8 @@ def command(
     try:
         with serve(repository, options, on_launch=_say_launched) as server:
             _say_ready(server, as_json)
-            _say_changed(server)
+            with suppress(CallFailed):  # Server.wait says what has become of it
+                _say_changed(server)
             server.wait()
     except (Terminated, KeyboardInterrupt) as signalled:
         if server is not None and not server.stopped_cleanly:
@@ -118,13 +123,9 @@ def _say_ready(server: Server, as_json: bool) -> None:
 
 def _say_changed(server: Server) -> None:
     """Warn where the engines do not behave as they did where they were built: once, the server is ready."""
-    from trtspec.client import CallFailed
     from trtspec.triton_repo.server import changed_behaviour
 
-    try:
-        changes = changed_behaviour(server)
-    except CallFailed:
-        return  # Server.wait says what has become of it
+    changes = changed_behaviour(server)
     for change in changes:
         click.echo(f"warning: {change}", err=True)
     if changes:
