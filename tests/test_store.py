@@ -415,12 +415,9 @@ def test_a_full_disk_is_that_of_the_output_whatever_was_copied_there(
 ) -> None:
     """shutil names what it was reading."""
     error = OSError(number, os.strerror(number), "store/weights", None, "work/.pair.partial/weights")
-    with (
-        pytest.raises(
-            OutputError, match=rf"^.*{where}: {os.strerror(number)} while .*/work/pair was written"
-        ),
-        publish(tmp_path / "work" / "pair"),
-    ):
+    pair = tmp_path / "work" / "pair"
+    message = rf"^.*{where}: {os.strerror(number)} while {pair} was written"
+    with pytest.raises(OutputError, match=message), publish(pair):
         raise error
     assert list((tmp_path / "work").iterdir()) == []
 
