@@ -47,6 +47,25 @@ def test_a_signal_removes_the_temporary_folders_of_any_command(
     assert signal.getsignal(number) is before
 
 
+def test_an_interrupt_of_an_import_gives_python_m_the_same_exit_code(tmp_path: Path):
+    script = """
+import click, runpy, sys
+from trtspec.cli import trtspec
+
+@click.command("importing")
+def command_double():
+    exec("import os, signal; os.kill(os.getpid(), signal.SIGINT)\\nwhile True: pass")
+
+trtspec.get_command = lambda context, name: command_double
+sys.argv = ["trtspec", "importing"]
+runpy.run_module("trtspec", run_name="__main__")
+"""
+    (tmp_path / "interrupted.py").write_text(script)
+    command = [sys.executable, "-m", "interrupted"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr.strip()) == (130, "trtspec: interrupted")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
