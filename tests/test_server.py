@@ -370,7 +370,7 @@ def test_a_canary_that_never_comes_back_ends_the_start(tmp_path: Path, traces: T
 def test_a_process_that_an_exception_of_cpp_ends_fails_the_start_at_once(tmp_path: Path, traces: Traces):
     double = tmp_path / "tritonserver"
     words = "terminate called after throwing an instance of 'std::invalid_argument'"
-    double.write_text(f'#!/bin/sh\necho "{words}"\necho "  what():  stol"\nexec sleep 1000\n')
+    double.write_text(f'#!/bin/sh\necho "{words}"\nsleep 0.2\necho "  what():  stol"\nexec sleep 1000\n')
     double.chmod(0o755)
     repository = write_repository(tmp_path / "repo", tensorrt_llm_bls=ECHO)
     options = replace(FREE_PORTS, start_timeout_s=20.0)

@@ -33,7 +33,7 @@ from trtspec.triton_repo.server.server_log import (
 
 POLL_S = 0.05
 WATCH_S = 1.0
-# How long a connection's end can be known before the end of the process is.
+# How long the first sign of an end, on a connection or in the log, can come before the rest.
 DEATH_NOTICE_S = 1.0
 # A server whose start failed has nothing to finish.
 ABORT_TIMEOUT_S = 2.0
@@ -288,7 +288,9 @@ class Server:
             names = ", ".join(failure.model for failure in failures)
             reasons = "\n".join(f"{failure.model}: {failure.reason}" for failure in failures)
             raise self._error(f"did not load: {names}", reasons)
-        if not self.ready and (words := termination(self._log.text())):
+        if not self.ready and termination(self._log.text()):
+            time.sleep(DEATH_NOTICE_S)  # the exception's own words are a write of their own
+            words = termination(self._log.text())
             loading = ", ".join(still_loading(self._log.text())) or "a process of the server ended"
             raise self._error(f"did not load: {loading}", words)
         if ended is not None:
