@@ -24,7 +24,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from trtspec.client.verify.fingerprint import judge_probe
-from trtspec.client.verify.reference import Dtype, served_dtype
+from trtspec.dtype_noise import Dtype, served_dtype
 from trtspec.engines.fingerprint import fingerprint_of
 from trtspec.engines.manifest import FingerprintManifest
 from trtspec.engines.pair import EnginePair, open_pair

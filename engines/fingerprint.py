@@ -5,18 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trtspec.dtype_noise import Dtype, Noise
 from trtspec.engines.load import load_engine
 from trtspec.engines.manifest import FingerprintManifest, ProbeManifest
 from trtspec.errors import EngineError
-
-if TYPE_CHECKING:
-    from trtspec.client.verify.noise import Noise
-    from trtspec.client.verify.reference import Dtype
 
 PROBES = (
     "The capital of France is",
@@ -94,8 +90,6 @@ def _probe(
 
 def _noise(folder: Path, dtype: Dtype) -> Noise:
     from transformers import AutoConfig
-
-    from trtspec.client.verify.noise import Noise
 
     config = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
     return Noise(dtype, config.num_hidden_layers, config.hidden_size)

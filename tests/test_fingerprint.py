@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from trtspec.cli import main
+from trtspec.cli.serve import changed_behaviour
 from trtspec.client import Client, Delta, InferRequest, InferResponse, MockTransport, RequestRefused
 from trtspec.client.verify import HuggingFaceReference, Noise, Settings, verify
 from trtspec.client.verify.fingerprint import compare_fingerprint, judge_probe
@@ -25,7 +26,7 @@ from trtspec.engines.manifest import MANIFEST, FingerprintManifest, Manifest, Pr
 from trtspec.engines.pair import EnginePair, write_manifest
 from trtspec.errors import EngineError
 from trtspec.triton_repo.repository import write_repository
-from trtspec.triton_repo.server import Server, changed_behaviour
+from trtspec.triton_repo.server import Server
 
 PROBE = ProbeManifest(
     prompt_ids=(7, 8),

@@ -102,6 +102,17 @@ def test_the_client_imports_numpy_and_tritonclient_only() -> None:
     assert {name.split(".")[1] for name in others} == {"client", "errors"}
 
 
+@pytest.mark.parametrize(
+    ("folder", "below"),
+    [("build", {"engines"}), ("triton_repo", {"engines"}), ("engines", set()), ("client", set())],
+)
+def test_a_folder_imports_only_what_lies_below_it(folder: str, below: set[str]) -> None:
+    others = {*FOLDERS, "trtspec.cli"} - {"trtspec", f"trtspec.{folder}"} - {f"trtspec.{n}" for n in below}
+    for file in (ROOT / folder).rglob("*.py"):
+        imported = re.findall(r"^\s*(?:from|import) (trtspec\.\w+)", file.read_text(), re.M)
+        assert not others & set(imported), file
+
+
 @pytest.mark.parametrize("package", ["engines/cpu", "triton_repo/speculation"])
 def test_what_is_copied_into_repositories_needs_nothing_of_ours(package: str) -> None:
     for file in (ROOT / package).glob("*.py"):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trtspec.client.verify.reference import Dtype
+    from trtspec.dtype_noise import Dtype
     from trtspec.engines.manifest import Manifest
 
 
@@ -20,7 +20,7 @@ def manifest_at(path: Path) -> Manifest:
 
 def dtype_of(manifest: Manifest) -> Dtype:
     """Return what the target computes in."""
-    from trtspec.client.verify.reference import served_dtype
+    from trtspec.dtype_noise import served_dtype
 
     target = manifest.target
     return served_dtype(target.settings.dtype, quantized=target.quantization is not None)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from trtspec import dtype_noise
 from trtspec.build.check.drafters import LANGUAGE_MODELS
 from trtspec.build.convert.converter import WRITING_BYTES
 from trtspec.build.json_file import write_json
@@ -16,8 +17,7 @@ from trtspec.build.options import BuildOptions
 from trtspec.build.quantize.pair_quantizer import QuantizedRole, Role, measure_pair, write_role
 from trtspec.build.runtimes.job import Built, Job, describe_engine, mended
 from trtspec.build.stages import RESUME, Done, Stage
-from trtspec.client.verify import noise
-from trtspec.client.verify.reference import served_dtype
+from trtspec.dtype_noise import served_dtype
 from trtspec.engines.fingerprint import fingerprint_of
 from trtspec.engines.host import min_sm
 from trtspec.engines.manifest import (
@@ -88,7 +88,7 @@ def stages(job: Job) -> Sequence[Stage]:
         name="fingerprint",
         run=partial(_probe, job),
         facts=FingerprintManifest,
-        inputs={"noise": Path(noise.__file__)},
+        inputs={"noise": Path(dtype_noise.__file__)},
         needs=("tokenizer", *ROLES),
     )
     return [*engines, measure, *([probe] if job.options.fingerprint else [])]

@@ -12,11 +12,11 @@ from trtspec.client._prompts import read_texts
 from trtspec.client.verify.findings import Finding
 from trtspec.client.verify.greedy import Case, Difference, Judge, Token, compare_greedy
 from trtspec.client.verify.huggingface import HuggingFaceReference
-from trtspec.client.verify.noise import Noise
 from trtspec.client.verify.prompts import DEFAULT_PROMPTS
-from trtspec.client.verify.reference import DTYPES, Dtype, Reference
+from trtspec.client.verify.reference import Reference
 from trtspec.client.verify.report import VerifyReport
 from trtspec.client.verify.verification import AUTO, PARTS, Part, Settings, Verification, verify
+from trtspec.dtype_noise import DTYPES, Dtype, Noise
 
 __all__ = [
     "AUTO",

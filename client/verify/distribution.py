@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from trtspec.client.verify.reference import Row
+from trtspec.dtype_noise import Row
 
 Probabilities = NDArray[np.float64]
 

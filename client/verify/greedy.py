@@ -26,9 +26,9 @@ from trtspec.client._client import Client
 from trtspec.client._options import Options
 from trtspec.client._results import Generation, Speculation
 from trtspec.client.verify.asking import Question, ask
-from trtspec.client.verify.noise import Noise
-from trtspec.client.verify.reference import Reference, Row, Rows
+from trtspec.client.verify.reference import Reference, Rows
 from trtspec.client.verify.text_only import INCOMPLETE, ids_of_text
+from trtspec.dtype_noise import Noise, Row
 
 CONTEXT_CHARACTERS = 80
 

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trtspec.client._options import Message
 from trtspec.client.verify.findings import Finding
+from trtspec.dtype_noise import Dtype
 
-# fp8: FP8 products in a bfloat16 computation, as on GPUs; fp8-float32: in one of float32, as on the cpu
-# runtime.
-Dtype = Literal["float32", "float16", "bfloat16", "fp8", "fp8-float32"]
-DTYPES: tuple[Dtype, ...] = get_args(Dtype)
-
-
-def served_dtype(dtype: Literal["float32", "float16", "bfloat16"], *, quantized: bool) -> Dtype:
-    """Return what an engine of a dtype computes in, its matrices in FP8 where it is quantised."""
-    if not quantized:
-        return dtype
-    return "fp8-float32" if dtype == "float32" else "fp8"
-
-
-# A row over the vocabulary, and rows for several positions.
-Row = NDArray[np.floating[Any]]
+# Rows over the vocabulary, for several positions.
 Rows = NDArray[np.floating[Any]]
 
 

@@ -32,7 +32,6 @@ from trtspec.client._options import Options
 from trtspec.client.verify.asking import Question, ask
 from trtspec.client.verify.distribution import Probabilities, Warp
 from trtspec.client.verify.findings import Finding
-from trtspec.client.verify.noise import Noise
 from trtspec.client.verify.reference import Reference
 from trtspec.client.verify.statistics import (
     GTest,
@@ -42,6 +41,7 @@ from trtspec.client.verify.statistics import (
     holm,
     mean_p_value,
 )
+from trtspec.dtype_noise import Noise
 
 PART = "sampling"
 # Cold and cut to few tokens, hot and cut by mass, as it is and cut by both.

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from trtspec.client.verify.findings import Finding
 from trtspec.client.verify.loading import no_progress_bar
-from trtspec.client.verify.noise import Noise
 from trtspec.client.verify.reference import Reference
+from trtspec.dtype_noise import Noise
 
 PART = "reference"
 PROBE = "def main():\n    return 0\n"

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trtspec.client.verify.noise import Noise
 from trtspec.client.verify.reference import Reference
+from trtspec.dtype_noise import Noise
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 _SPARE = 8

@@ -14,14 +14,14 @@ from trtspec.client.verify.fingerprint import Fingerprint, compare_fingerprint
 from trtspec.client.verify.greedy import Case, Judge, compare_greedy
 from trtspec.client.verify.log_probs import compare_log_probs
 from trtspec.client.verify.logits import compare_logits
-from trtspec.client.verify.noise import Noise
 from trtspec.client.verify.options import check_options
 from trtspec.client.verify.prompts import DEFAULT_PROMPTS
-from trtspec.client.verify.reference import Dtype, Reference
+from trtspec.client.verify.reference import Reference
 from trtspec.client.verify.report import VerifyReport
 from trtspec.client.verify.sampling import SamplingPlan, judge_sampling
 from trtspec.client.verify.self_test import self_test
 from trtspec.client.verify.tokens import compare_tokens
+from trtspec.dtype_noise import Dtype, Noise
 
 Part = Literal["reference", "fingerprint", "tokens", "greedy", "log-probs", "options", "sampling"]
 PARTS: tuple[Part, ...] = get_args(Part)

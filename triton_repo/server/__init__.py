@@ -1,6 +1,5 @@
 """Start a Triton server, wait until it has answered, stop it, and leave nothing behind."""
 
-from trtspec.triton_repo.server.behaviour import changed_behaviour
 from trtspec.triton_repo.server.server import DEFAULTS, FREE_PORTS, ServeOptions, Server, serve
 
-__all__ = ["DEFAULTS", "FREE_PORTS", "ServeOptions", "Server", "changed_behaviour", "serve"]
+__all__ = ["DEFAULTS", "FREE_PORTS", "ServeOptions", "Server", "serve"]

@@ -67,8 +67,6 @@ def command(
       trtspec serve work/repo --host 0.0.0.0 --log work/server.log
       trtspec serve work/repo --http-port 0 --grpc-port 0 --metrics-port 0 --json
     """
-    # Before the server is ready: Python ends `python -m trtspec` by SIGINT instead of with 130 when an
-    # interrupt meets an import that makes dataclasses.
     from trtspec.client import CallFailed
     from trtspec.triton_repo.server import ServeOptions, serve
 
@@ -121,10 +119,30 @@ def _say_ready(server: Server, as_json: bool) -> None:
         )
 
 
+def changed_behaviour(server: Server) -> list[str]:
+    """Return what the engines continue otherwise than the fingerprint of their pair says, a line each.
+
+    It is empty where nothing is known: a repository of another maker, a pair without a fingerprint.
+
+    Raises:
+        CallFailed: when an answer did not come.
+    """
+    from trtspec.client import Client
+    from trtspec.client.verify.fingerprint import compare_fingerprint
+    from trtspec.engines.manifest import MANIFEST
+    from trtspec.engines.pair import read_manifest
+
+    file = server.repository / MANIFEST
+    fingerprint = read_manifest(file).fingerprint if file.is_file() else None
+    if fingerprint is None:
+        return []
+    with Client(server.grpc_url) as client:
+        found = list(compare_fingerprint(client, fingerprint))
+    return [f"{finding.name}: {finding.detail}" for finding in found if finding.verdict == "defect"]
+
+
 def _say_changed(server: Server) -> None:
     """Warn where the engines do not behave as they did where they were built: once, the server is ready."""
-    from trtspec.triton_repo.server import changed_behaviour
-
     changes = changed_behaviour(server)
     for change in changes:
         click.echo(f"warning: {change}", err=True)

@@ -40,10 +40,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from trtspec.client.verify.reference import Dtype, Row
+# fp8: FP8 products in a bfloat16 computation, as on GPUs; fp8-float32: in one of float32, as on the cpu
+# runtime.
+Dtype = Literal["float32", "float16", "bfloat16", "fp8", "fp8-float32"]
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+# A row over the vocabulary.
+Row = NDArray[np.floating[Any]]
 
 _ROUNDOFF: dict[Dtype, float] = {
     "float32": 2.0**-24,
@@ -57,6 +64,13 @@ _E4M3_ROUNDOFF = 2.0**-4
 _E4M3_ROUNDINGS: dict[Dtype, int] = {"fp8": 4, "fp8-float32": 1}
 _IN_A_BRANCH = 16
 _SIGMAS = 4
+
+
+def served_dtype(dtype: Literal["float32", "float16", "bfloat16"], *, quantized: bool) -> Dtype:
+    """Return what an engine of a dtype computes in, its matrices in FP8 where it is quantised."""
+    if not quantized:
+        return dtype
+    return "fp8-float32" if dtype == "float32" else "fp8"
 
 
 @dataclass(frozen=True)
