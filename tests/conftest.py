@@ -23,9 +23,10 @@ from trtspec.engines.pair import EnginePair
 from trtspec.triton_repo.repository import write_repository
 from trtspec.triton_repo.server import FREE_PORTS, Server, serve
 
-# Whoever starts the tests in the background of a shell has SIGINT ignored, and programs that tests start
-# and interrupt would inherit that.
+# Whoever starts the tests in the background of a shell has SIGINT ignored, with nohup SIGHUP, and programs
+# that tests start and signal would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # How long an example takes depends on what else the machine does; no test is about that.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
