@@ -29,7 +29,13 @@ LLAMA_70B = {
     "num_key_value_heads": 8,
     "max_position_embeddings": 131072,
     "rope_theta": 500000.0,
-    "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192},
+    "rope_scaling": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
     "vocab_size": 128256,
     "tie_word_embeddings": False,
     "eos_token_id": [128001, 128008, 128009],
@@ -355,6 +361,59 @@ def test_sizes_that_no_decoder_can_have_refuse_the_pair(
     findings = {f.id: f for f in check(wrong, model(tiny(), tokenizer_config=CHAT)).findings}
     assert findings[found].severity == "error"
     assert words in findings[found].message
+
+
+LONG = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, ""),
+        ({"rope_theta": None}, "rope_theta is null, expected a number above 0"),
+        ({"rope_parameters": {"rope_theta": None}}, "rope_parameters.rope_theta is null"),
+        ({"rope_parameters": {"rope_theta": 1e4}, "rope_theta": None}, ""),
+        ({"rope_parameters": {"rope_type": "llama4"}}, "rope_parameters.rope_type is 'llama4', expected one of"),
+        ({"rope_parameters": {"rope_type": None}}, "rope_parameters.rope_type is None"),
+        ({"rope_scaling": {"type": "su", **LONG}}, "rope_scaling.type is 'su'"),
+        ({"rope_scaling": {"type": "linear"}}, "rope_scaling of type linear is without factor"),
+        ({"rope_scaling": {"type": "linear", "factor": None}}, "without factor"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, ""),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, ""),
+        ({"rope_scaling": {"rope_type": "yarn"}}, "without factor"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "low_freq_factor, high_freq_factor"),
+        ({"rope_scaling": {"type": "longrope", **LONG}}, ""),
+        ({"rope_scaling": {"type": "longrope", "long_factor": LONG["long_factor"]}}, "without short_factor"),
+        ({"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4}}, ""),
+        ({"rope_parameters": "yarn"}, "rope_parameters is 'yarn', expected an object"),
+        ({"rope_scaling": 8}, "rope_scaling is 8, expected an object"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_type": "none"}}, ""),
+    ],
+)
+# It says itself, in a warning, why it is about to fail.
+@pytest.mark.filterwarnings("ignore")
+def test_rope_settings_that_transformers_cannot_load_refuse_the_pair(model, change, words: str) -> None:
+    from transformers import LlamaConfig, LlamaModel
+
+    config = {name: value for name, value in target_config().items() if name != "rope_scaling"} | change
+    target = model(config | {"num_hidden_layers": 40}, tokenizer_config=CHAT)
+    found = {f.id: f for f in check(target, model(tiny(), tokenizer_config=CHAT)).findings}
+    try:
+        LlamaModel(LlamaConfig.from_dict(config | {"num_hidden_layers": 1}))
+        loads = True
+    except Exception:
+        loads = False
+    assert loads == ("rope.settings" not in found) == (not words)
+    assert loads or words in found["rope.settings"].message
+    assert loads or found["rope.settings"].severity == "error"
+
+
+def test_a_rope_type_of_one_kind_of_layers_is_found_too(model) -> None:
+    kinds = {"full_attention": {"rope_type": "lineal", "rope_theta": 1e6}}
+    kinds["sliding_attention"] = {"rope_type": "default", "rope_theta": 1e4}
+    target = model(target_config() | {"rope_scaling": None, "rope_parameters": kinds}, tokenizer_config=CHAT)
+    found = {f.id: f for f in check(target, model(tiny(), tokenizer_config=CHAT)).findings}
+    assert "rope_parameters.full_attention.rope_type is 'lineal'" in found["rope.settings"].message
 
 
 def test_a_number_of_key_value_heads_that_config_json_leaves_out_is_no_finding(model) -> None:

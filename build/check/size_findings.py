@@ -10,6 +10,7 @@ from trtspec.build.check.body import Body, is_embedding, layer_of
 from trtspec.build.check.drafters import architecture_of
 from trtspec.build.check.findings import Finding
 from trtspec.build.check.model_shape import FLOATS, POSITIONS, ModelShape
+from trtspec.build.check.rope_findings import rope_findings
 from trtspec.build.checkpoint import Checkpoint
 from trtspec.build.convert.families import families
 
@@ -57,6 +58,7 @@ def size_findings(role: str, checkpoint: Checkpoint, shape: ModelShape) -> Itera
     yield from _layers(role, checkpoint)
     yield from _rows(role, checkpoint, shape)
     if not any(map(POSITIONS.search, checkpoint.tensors)):
+        yield from rope_findings(role, config)
         yield from _rotation(role, config, shape)
 
 
