@@ -17,11 +17,12 @@ __all__ = ["load_engine"]
 
 
 def load_engine(folder: Path) -> Engine:
-    """Return an engine of the cpu runtime; EngineError where it cannot be run as it is."""
+    """Return an engine of the cpu runtime; EngineError, which names the folder, where it cannot be run."""
     from trtspec.engines.cpu.engine import Engine
     from trtspec.engines.cpu.errors import EngineLoadError
 
     try:
         return Engine(folder)
     except EngineLoadError as error:
-        raise EngineError(str(error)) from error
+        said = str(error)
+        raise EngineError(said if str(folder) in said else f"{folder}: {said}") from error

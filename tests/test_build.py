@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
@@ -88,6 +89,26 @@ def test_the_same_inputs_give_the_same_bytes(built_pair: EnginePair, pair_folder
     files = {path.relative_to(again.path) for path in again.path.rglob("*") if path.is_file()}
     assert files == {p.relative_to(built_pair.path) for p in built_pair.path.rglob("*") if p.is_file()}
     assert all((again.path / file).read_bytes() == (built_pair.path / file).read_bytes() for file in files)
+
+
+@pytest.mark.parametrize(
+    ("damage", "options", "words"),
+    [
+        ("model.layers.0.self_attn.gate.weight", None, "1 tensors the architecture has no place for"),
+        (None, BuildOptions(max_batch_size=10**7), "engine.json: 20000000 slots of 2048 tokens"),
+    ],
+)
+def test_an_engine_that_cannot_run_is_named_by_the_checkpoint_that_was_given(
+    pair_folder: Path, damage: str | None, options: BuildOptions | None, words: str
+) -> None:
+    if damage:
+        file = pair_folder / "target" / "model.safetensors"
+        save_file(load_file(file) | {damage: torch.zeros(2, 2)}, file)
+    with pytest.raises(EngineError) as refused:
+        build_in(pair_folder, options)
+    assert str(refused.value).startswith(f"{pair_folder / 'target'}: the target cannot be run as built")
+    assert words in str(refused.value)
+    assert os.environ["TRTSPEC_CACHE"] not in str(refused.value)
 
 
 def test_every_user_may_read_a_pair(built_pair: EnginePair) -> None:

@@ -384,6 +384,8 @@ LONG = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
         ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "low_freq_factor, high_freq_factor"),
         ({"rope_scaling": {"type": "longrope", **LONG}}, ""),
         ({"rope_scaling": {"type": "longrope", "long_factor": LONG["long_factor"]}}, "without short_factor"),
+        ({"rope_scaling": {"type": "longrope", **LONG, "short_factor": [1.0] * 3}}, "expected 8 numbers"),
+        ({"rope_scaling": {"type": "longrope", **LONG, "long_factor": 2.0}}, "long_factor is 2.0"),
         ({"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4}}, ""),
         ({"rope_parameters": "yarn"}, "rope_parameters is 'yarn', expected an object"),
         ({"rope_scaling": 8}, "rope_scaling is 8, expected an object"),

@@ -28,7 +28,7 @@ PHI3_LONGROPE = ("su", "yarn")
 KINDS_OF_LAYERS = ("full_attention", "sliding_attention")  # Gemma-3 has a set of settings for each
 
 
-def rope_findings(role: str, config: Mapping[str, Any]) -> Iterator[Finding]:
+def rope_findings(role: str, config: Mapping[str, Any], head_dim: int | None) -> Iterator[Finding]:
     """Yield an error for a type that does not exist, and for settings that a type needs and has not."""
     wrong = []
     key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
@@ -37,7 +37,7 @@ def rope_findings(role: str, config: Mapping[str, Any]) -> Iterator[Finding]:
         wrong.append(f"{key} is {settings!r:.40}, expected an object")
     else:
         for where, found in _sets(key, settings or {}):
-            wrong += _faults(where, found, config)
+            wrong += _faults(where, found, config, head_dim)
     if wrong:
         yield Finding(
             "rope.settings",
@@ -56,7 +56,9 @@ def _sets(key: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[
         yield f"{key}.{kind}", found
 
 
-def _faults(where: str, settings: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:
+def _faults(
+    where: str, settings: Mapping[str, Any], config: Mapping[str, Any], head_dim: int | None
+) -> Iterator[str]:
     spelt = "rope_type" if "rope_type" in settings else "type"
     kind = settings.get(spelt, "default")
     if config.get("model_type") == "phi3" and kind in PHI3_LONGROPE:
@@ -67,6 +69,13 @@ def _faults(where: str, settings: Mapping[str, Any], config: Mapping[str, Any]) 
     missing = [name for name in NEEDED[kind] if settings.get(name) is None]
     if missing:
         yield f"{where} of type {kind} is without {', '.join(missing)}, expected numbers"
+    part = settings.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+    if kind == "longrope" and head_dim and type(part) in (int, float):
+        pairs = int(head_dim * part) // 2
+        for name in NEEDED[kind]:
+            factors = settings.get(name)
+            if factors is not None and not (isinstance(factors, list) and len(factors) == pairs):
+                yield f"{where}.{name} is {factors!r:.40}, expected {pairs} numbers, one for each pair"
     place, given = (where, settings) if "rope_theta" in settings else ("", config)
     if given.get("rope_theta", 1) is None:
         yield f"{f'{place}.' if place else ''}rope_theta is null, expected a number above 0"

@@ -58,7 +58,7 @@ def size_findings(role: str, checkpoint: Checkpoint, shape: ModelShape) -> Itera
     yield from _layers(role, checkpoint)
     yield from _rows(role, checkpoint, shape)
     if not any(map(POSITIONS.search, checkpoint.tensors)):
-        yield from rope_findings(role, config)
+        yield from rope_findings(role, config, shape.head_dim)
         yield from _rotation(role, config, shape)
 
 

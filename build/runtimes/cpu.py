@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from trtspec.engines.manifest import (
     HostNeeds,
     QuantizationManifest,
 )
+from trtspec.errors import TrtspecError
 
 ROLES = ("target", "draft")
 DRAFTERS = LANGUAGE_MODELS
@@ -159,7 +161,23 @@ def _probe(job: Job, folder: Path, done: Done) -> FingerprintManifest:
         role: served_dtype(_dtype(job), quantized=done.facts(role, Written).quantization is not None)
         for role in ROLES
     }
-    return fingerprint_of(target, draft, done.folder("tokenizer"), dtypes)
+    with _named_as_given(job, done):
+        return fingerprint_of(target, draft, done.folder("tokenizer"), dtypes)
+
+
+@contextmanager
+def _named_as_given(job: Job, done: Done) -> Iterator[None]:
+    """Name in errors about an engine what it was made from: its folder in the store is nobody's to know."""
+    try:
+        yield
+    except TrtspecError as error:
+        for role in ROLES:
+            folder, said = str(done.folder(role)), str(error)
+            if folder in said:
+                said = said.replace(f"{folder}: ", "").replace(f"{folder}/", "").replace(folder, "its folder")
+                source = job.checkpoint(role).path
+                raise type(error)(f"{source}: the {role} cannot be run as built from it: {said}") from error
+        raise
 
 
 def _measure(job: Job, folder: Path, done: Done) -> Measured:
@@ -169,15 +187,16 @@ def _measure(job: Job, folder: Path, done: Done) -> Measured:
         if (found := done.facts(role, Written).quantization)
     ]
     target, draft = (_role(job, role, done.folder(role)) for role in ROLES)
-    quantizations, acceptance = measure_pair(
-        target,
-        draft,
-        quantised,
-        job.options.quantization,
-        _dtype(job),
-        done.folder("tokenizer"),
-        job.report,
-    )
+    with _named_as_given(job, done):
+        quantizations, acceptance = measure_pair(
+            target,
+            draft,
+            quantised,
+            job.options.quantization,
+            _dtype(job),
+            done.folder("tokenizer"),
+            job.report,
+        )
     return Measured(quantizations=quantizations, acceptance=acceptance)
 
 
