@@ -229,6 +229,33 @@ def test_of_two_processes_one_compiles_and_the_other_reads(tmp_path: Path) -> No
     assert sorted(output(process) for process in both) == ["0 1.0", "1 1.0"]
 
 
+def test_who_compiles_says_so_once_and_where_it_is_kept_and_who_reads_says_nothing(tmp_path: Path) -> None:
+    compiling, reading = (compile_product(tmp_path).communicate()[1] for _ in range(2))
+    (folder,) = (tmp_path / "trtspec-kernels").iterdir()
+    line = f"trtspec: compiling the cpu engine's kernels: about 20 s, once, and kept in {folder}\n"
+    assert (compiling, reading) == (line, "")
+
+
+def test_who_waits_for_another_that_compiles_says_so(tmp_path: Path) -> None:
+    folder = Path(run_copy(copied(tmp_path), tmp_path)).parent
+    with compiled._locked(folder):
+        waiting = compile_product(tmp_path)
+        assert waiting.stderr is not None
+        line = waiting.stderr.readline()
+    output(waiting)
+    assert (
+        line == f"trtspec: waiting for another process that compiles the cpu engine's kernels in {folder}\n"
+    )
+
+
+def test_an_engine_that_numba_must_not_compile_is_refused(tmp_path: Path) -> None:
+    process = compile_product(tmp_path, "import os\nos.environ['NUMBA_DISABLE_JIT'] = '1'")
+    assert process.communicate()[1].splitlines()[-1] == (
+        "trtspec.engines.cpu.errors.EngineLoadError: NUMBA_DISABLE_JIT is set, and the cpu engine runs "
+        "compiled only; unset it to run this engine"
+    )
+
+
 @pytest.mark.parametrize("ending", ["nbi", "nbc"])
 def test_what_was_kept_and_cannot_be_read_is_compiled_anew(ending: str, tmp_path: Path) -> None:
     output(compile_product(tmp_path))

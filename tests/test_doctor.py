@@ -373,7 +373,10 @@ LONG = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
         ({"rope_theta": None}, "rope_theta is null, expected a number above 0"),
         ({"rope_parameters": {"rope_theta": None}}, "rope_parameters.rope_theta is null"),
         ({"rope_parameters": {"rope_theta": 1e4}, "rope_theta": None}, ""),
-        ({"rope_parameters": {"rope_type": "llama4"}}, "rope_parameters.rope_type is 'llama4', expected one of"),
+        (
+            {"rope_parameters": {"rope_type": "llama4"}},
+            "rope_parameters.rope_type is 'llama4', expected one of",
+        ),
         ({"rope_parameters": {"rope_type": None}}, "rope_parameters.rope_type is None"),
         ({"rope_scaling": {"type": "su", **LONG}}, "rope_scaling.type is 'su'"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling of type linear is without factor"),

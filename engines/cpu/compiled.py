@@ -18,9 +18,12 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
+
+from .errors import EngineLoadError
 
 _SOURCE = Path(__file__).with_name("kernels.py")
 # In each folder; its time is when a process last loaded the kernels.
@@ -28,6 +31,8 @@ _USED = "used"
 _PREFIX = "trtspec_kernels_"
 # What no process has loaded for so long is of a version that nobody runs.
 _KEPT_S = 30 * 24 * 3600.0
+# Who holds the lock for longer compiles; reading what is kept takes less.
+_READING_S = 2.0
 # Held until the process ends, which removes them.
 _temporary: list[tempfile.TemporaryDirectory[str]] = []
 
@@ -70,13 +75,22 @@ def compile_for(kernel: Any, *arguments: Any) -> None:
 
     One process compiles, the others wait and read: two would take twice as long, and numba may mix up
     the files of two that end together. What is kept and cannot be read is removed and made anew.
+    Both say so on stderr: it takes long.
+
+    Raises:
+        EngineLoadError: numba is told not to compile.
     """
+    if not hasattr(kernel, "compile"):
+        raise EngineLoadError(
+            "NUMBA_DISABLE_JIT is set, and the cpu engine runs compiled only; unset it to run this engine"
+        )
     signature = tuple(kernel.typeof_pyval(argument) for argument in arguments)
     failed: list[BaseException] = []
+    folder = Path(kernel.py_func.__code__.co_filename).parent
 
     def work() -> None:
         try:
-            with _locked(Path(kernel.py_func.__code__.co_filename).parent):
+            with _locked(folder), _telling(folder):
                 _compile(kernel, signature)
         except BaseException as error:
             failed.append(error)
@@ -87,6 +101,31 @@ def compile_for(kernel: Any, *arguments: Any) -> None:
     thread.join()
     if failed:
         raise failed[0]
+
+
+@contextmanager
+def _telling(folder: Path) -> Iterator[None]:
+    """Say that kernels are compiled, where any is: reading what is kept is no event of numba's."""
+    from numba.core.event import Listener, install_listener
+
+    kept = "" if any(folder == Path(held.name) for held in _temporary) else f", once, and kept in {folder}"
+
+    class Teller(Listener):  # type: ignore[misc]  # numba has no types
+        def on_start(self, event: Any) -> None:
+            _say(f"compiling the cpu engine's kernels: about 20 s{kept}")
+
+        def on_end(self, event: Any) -> None:
+            pass
+
+    with install_listener("numba:compile", Teller()):
+        yield
+
+
+@cache
+def _say(line: str) -> None:
+    """Print a line on stderr; the same one never again."""
+    sys.stderr.write(f"trtspec: {line}\n")
+    sys.stderr.flush()
 
 
 def _compile(kernel: Any, signature: tuple[Any, ...]) -> None:
@@ -113,11 +152,25 @@ def _locked(folder: Path) -> Iterator[None]:
     try:
         with suppress(OSError):
             descriptor = os.open(folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if not _is_soon_ours(descriptor):
+                _say(f"waiting for another process that compiles the cpu engine's kernels in {folder}")
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         if descriptor is not None:
             os.close(descriptor)
+
+
+def _is_soon_ours(descriptor: int) -> bool:
+    """Take the lock, or give up after the time that another process takes to read what is kept."""
+    patience = time.monotonic() + _READING_S
+    while time.monotonic() < patience:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(0.02)
+    return False
 
 
 def _private(folder: Path) -> Path:
