@@ -416,7 +416,9 @@ def test_gpus_are_shared_out_only_where_each_rank_gets_its_own(monkeypatch: pyte
     assert share_gpus(host, [2, 1]) == (None, None)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
 def test_a_compilation_that_hangs_ends_with_the_build(
     tools: Tools, demo_pair: Path, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
@@ -430,8 +432,8 @@ def test_a_compilation_that_hangs_ends_with_the_build(
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode == code, said
-    assert not alive(tools.events("worker")["target"]["pid"])
-    assert not alive(tools.events("begin")["target"]["pid"])
+    for event in ("worker", "begin"):
+        await_end(tools.events(event)["target"]["pid"], patience_s=60 if number == signal.SIGKILL else 0)
     assert [path.name for path in (tmp_path / "work").iterdir()] == ["pair.target.log"]
 
 
@@ -440,6 +442,26 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def await_end(pid: int, patience_s: float) -> None:
+    deadline = time.monotonic() + patience_s
+    while alive(pid):
+        assert time.monotonic() < deadline, "still running"
+        time.sleep(0.05)
+
+
+def test_a_program_that_cannot_be_started_is_an_exit_code_and_a_line_in_the_log(tmp_path: Path) -> None:
+    log, program = tmp_path / "log", str(tmp_path / "no-program")
+    environment = dict(os.environ)
+    assert run_logged([program], log, folder=tmp_path, environment=environment, go_on=lambda: None) == 127
+    assert log.read_text() == f"{program}: cannot be run: No such file or directory\n"
+
+
+def test_the_signal_that_ended_a_program_is_told(tmp_path: Path) -> None:
+    program, environment = ["sh", "-c", "kill -9 $$"], dict(os.environ)
+    log = tmp_path / "log"
+    assert run_logged(program, log, folder=tmp_path, environment=environment, go_on=lambda: None) == -9
 
 
 def test_children_that_a_program_leaves_are_ended_too(tmp_path: Path) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
+import json
 import subprocess
-import time
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from trtspec.build.runtimes.tensorrt import guarded
+
 LOOK_EVERY_S = 0.2
-# From asking a program to end until it is killed; trtllm-build has nothing to save.
-GRACE_S = 3.0
 
 
 def run_logged(
@@ -22,6 +21,7 @@ def run_logged(
     folder: Path,
     environment: Mapping[str, str],
     go_on: Callable[[], None],
+    afterwards: Sequence[str] = (),
 ) -> int:
     """Run a command to its end and return its exit code; negative: the signal that ended it.
 
@@ -29,49 +29,38 @@ def run_logged(
         log: gets both of its streams.
         folder: where it runs.
         go_on: called while it runs; when it raises, as when Ctrl-C does, the program and all that it has
-            started are ended.
+            started are ended. So they are when this process is killed.
+        afterwards: a command to run once the program had to be ended.
     """
-    with log.open("wb") as sink:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=sink,
-            stderr=subprocess.STDOUT,
+    guard = [sys.executable, "-I", "-S", guarded.__file__, json.dumps(list(afterwards))]
+    with (
+        log.open("wb") as sink,
+        subprocess.Popen(
+            [*guard, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=sink,
             cwd=folder,
             env=environment,
             start_new_session=True,
-        )
+        ) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    return process.wait(LOOK_EVERY_S)
+                    process.wait(LOOK_EVERY_S)
+                    break
                 go_on()
         finally:
-            _end_group(process)
+            process.stdin.close()
+            process.wait()
+        code = process.stdout.read()
+    return int(code) if code else process.returncode
 
 
 def last_lines(log: Path, count: int = 15, longest: int = 300) -> str:
     """Return the end of a log, each line cut to a readable length and indented."""
     lines = log.read_text("utf-8", "replace").splitlines()[-count:]
     return "\n".join(f"  {line.rstrip()[:longest]}" for line in lines)
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End a program and its children; those may live on when it has ended by itself."""
-    _signal_group(process, signal.SIGTERM)
-    patience = time.monotonic() + GRACE_S
-    while time.monotonic() < patience:
-        if process.poll() is not None and not _signal_group(process, 0):
-            return
-        time.sleep(0.02)
-    _signal_group(process, signal.SIGKILL)
-    process.wait()
-
-
-def _signal_group(process: subprocess.Popen[bytes], number: int) -> bool:
-    """Send a signal to a program and its children; return whether there were any. 0 only looks."""
-    try:
-        os.killpg(process.pid, number)
-    except ProcessLookupError:
-        return False
-    return True

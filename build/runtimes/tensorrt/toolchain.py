@@ -179,20 +179,15 @@ class Container:
     def compile(self, run: Run) -> int:
         """Compile one engine and return the exit code; a container that is left is removed."""
         name = f"trtspec-{uuid.uuid4().hex[:12]}"
-        try:
-            return run_logged(
-                self.argv(run, name),
-                run.log,
-                folder=run.scratch,
-                environment=os.environ,
-                go_on=run.go_on,
-            )
-        except BaseException:
+        return run_logged(
+            self.argv(run, name),
+            run.log,
+            folder=run.scratch,
+            environment=os.environ,
+            go_on=run.go_on,
             # Ending the client does not always end what it has started.
-            subprocess.run(
-                [str(self.engine), "rm", "--force", name], capture_output=True, check=False, timeout=60
-            )
-            raise
+            afterwards=(str(self.engine), "rm", "--force", name),
+        )
 
 
 def _mount(source: Path, target: str, *, read_only: bool) -> str:
