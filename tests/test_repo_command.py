@@ -120,6 +120,8 @@ def test_a_pair_in_a_folder_called_lint_needs_its_path(
         (["repo", "pair", "--from-nvidia", "y", "--output", "x"], "give either a PAIR or --from-nvidia DIR"),
         (["repo", "pair", "--output", "x", "--target-gpus", "0,a"], "'0,a' is not GPU numbers"),
         (["repo", "pair", "--output", "x", "--launch-mode", "mpi"], "'mpi' is not one of"),
+        (["repo", "pair", "--output", "x", "--target-timeout", "0"], "0.0 is not in the range 0<x<=86400"),
+        (["repo", "pair", "--output", "x", "--draft-timeout", "nan"], "'nan' is not a number"),
     ],
 )
 def test_wrong_usage_ends_with_2(

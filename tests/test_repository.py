@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -81,6 +82,8 @@ def test_limits_of_the_pair_reach_the_public_model(repository: Path, built_pair:
         (RepositoryOptions(num_draft_tokens=9), "was built for 0 to 8"),
         (RepositoryOptions(num_draft_tokens=-1), "was built for 0 to 8"),
         (RepositoryOptions(max_inflight_requests=0), "max_inflight_requests is 0"),
+        (RepositoryOptions(target_timeout_s=0.0), "target_timeout_s is 0.0, expected seconds above 0"),
+        (RepositoryOptions(draft_timeout_s=math.nan), "draft_timeout_s is nan"),
     ],
 )
 def test_what_the_pair_was_not_built_for_is_refused(
@@ -113,6 +116,18 @@ def test_draft_tokens_may_be_left_to_the_server(built_pair: EnginePair, tmp_path
     with pytest.raises(SystemExit) as stopped:
         main([*arguments, "some"])
     assert stopped.value.code == 2
+
+
+def test_how_long_engines_may_be_silent_is_an_option_and_a_key_of_a_recipe(
+    built_pair: EnginePair, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text("[repo]\ntarget_timeout = 600\ndraft_timeout = 20.5\n")
+    arguments = ["repo", str(built_pair.path), "--output", str(tmp_path / "repo"), "--recipe", str(recipe)]
+    main([*arguments, "--draft-timeout", "2.5"])
+    found = config(tmp_path / "repo", "tensorrt_llm_bls").parameters
+    assert float(found["target_timeout_s"].string_value) == 600
+    assert float(found["draft_timeout_s"].string_value) == 2.5
 
 
 def test_a_chat_template_goes_into_the_repository_and_not_into_the_pair(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -48,6 +49,9 @@ class RepositoryOptions:
             raise RepositoryError(
                 f"max_inflight_requests is {self.max_inflight_requests}, expected at least 1"
             )
+        for name in ("target_timeout_s", "draft_timeout_s"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise RepositoryError(f"{name} is {getattr(self, name)}, expected seconds above 0")
 
     def draft_tokens(self, max_draft_len: int) -> DefaultDraftTokens:
         """Return the γ of a request that asks for none."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trtspec.cli import EXIT_MISMATCH
+from trtspec.cli.fields import Number
 from trtspec.recipe.option import recipe_option
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from trtspec.triton_repo.repository import RepositoryOptions
 
 DEFAULT = "write"
+# Of a timeout, in seconds: a day.
+LONGEST = 86_400
 
 
 class _DefaultGroup(click.Group):
@@ -108,6 +111,23 @@ def command() -> None:
     default=64,
     show_default=True,
     help="More than that are told: busy.",
+)
+@click.option(
+    "--target-timeout",
+    type=Number(0, LONGEST, min_open=True),
+    default=300.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="A target that sends nothing for so long has failed: the request ends with an error.",
+)
+@click.option(
+    "--draft-timeout",
+    type=Number(0, LONGEST, min_open=True),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="A draft that sends nothing for so long has failed: the answer goes on without it. Not with "
+    "--runtime pytorch, where both are one engine.",
 )
 @click.option(
     "--launch-mode",
@@ -200,7 +220,12 @@ def _options(
     )
     memory = read_memory_plan(memory_plan) if memory_plan else None
     return RepositoryOptions(
-        launch=launch, memory=memory, exclude_input_in_output=exclude_input_in_output, **options
+        launch=launch,
+        memory=memory,
+        exclude_input_in_output=exclude_input_in_output,
+        target_timeout_s=options.pop("target_timeout"),
+        draft_timeout_s=options.pop("draft_timeout"),
+        **options,
     )
 
 
