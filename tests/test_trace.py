@@ -157,22 +157,25 @@ def test_a_dash_reads_the_prompt_from_stdin(built_pair: EnginePair) -> None:
     assert json.loads(done.stdout)["prompt"] == "größe = (\n"
 
 
+def test_a_prompt_that_cannot_be_read_is_one_line(built_pair: EnginePair) -> None:
+    arguments = ["trace", "--pair", str(built_pair.path), "--max-tokens", "4", "a\udcff"]
+    done = CliRunner().invoke(trtspec, arguments)
+    assert isinstance(done.exception, TrtspecError)
+    assert "PROMPT: found byte 0xff at offset 1, expected UTF-8 text" in str(done.exception)
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("file", "message"),
     [
-        (("a\udcff",), "PROMPT: found byte 0xff at offset 1, expected UTF-8 text"),
-        (("a", "--html", "none/trace.html"), "none/trace.html: cannot be written: "),
-        (("a", "--html", "/proc/trace.html"), "/proc/trace.html: cannot be written: No such file"),
+        ("none/trace.html", "none/trace.html: there is no folder none"),
+        ("/proc/trace.html", "/proc/trace.html: cannot be written: No such file"),
+        ("/", "/: is a folder"),
     ],
 )
-def test_what_cannot_be_read_or_written_is_one_line(
-    built_pair: EnginePair, arguments: tuple[str, ...], message: str
-) -> None:
-    done = CliRunner().invoke(
-        trtspec, ["trace", "--pair", str(built_pair.path), "--max-tokens", "4", *arguments]
-    )
-    assert isinstance(done.exception, TrtspecError)
-    assert message in str(done.exception)
+def test_a_page_that_could_not_be_written_is_said_before_anything_is_read(file: str, message: str) -> None:
+    done = CliRunner().invoke(trtspec, ["trace", "a", "--pair", "no-pair", "--html", file])
+    assert done.exit_code == 2
+    assert message in " ".join(done.output.replace("│", " ").split())
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64])

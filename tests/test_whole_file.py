@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trtspec.whole_file import write_whole
+from trtspec.whole_file import check_whole, write_whole
 
 # A double of a full disk: a process that may write no file beyond 1000 bytes.
 FULL_DISK = """
@@ -89,3 +89,40 @@ def test_links_that_lead_nowhere_are_an_error_of_the_system(tmp_path: Path) -> N
 def test_what_no_utf8_has_is_written_as_its_escape(tmp_path: Path) -> None:
     write_whole(tmp_path / "page", "model m\ud800")
     assert (tmp_path / "page").read_text() == "model m\\ud800"
+
+
+def test_bytes_are_written_as_they_are(tmp_path: Path) -> None:
+    write_whole(tmp_path / "plot.png", b"\x89PNG\r\n\xff")
+    assert (tmp_path / "plot.png").read_bytes() == b"\x89PNG\r\n\xff"
+
+
+@pytest.mark.parametrize("name", ["none/run.json", "/proc/run.json", "/dev/null/run.json"])
+def test_a_file_that_cannot_be_written_is_known_before(name: str, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"No such file|Not a directory"):
+        check_whole(tmp_path / name)
+
+
+def test_a_look_at_a_file_that_can_be_written_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    check_whole(file)
+    assert not list(tmp_path.iterdir())
+    file.write_text("old")
+    before = file.stat()
+    for name in (file, Path("/dev/null"), Path("/dev/stdout")):
+        check_whole(name)
+    assert file.stat() == before
+
+
+def test_a_file_that_may_be_written_in_a_folder_that_may_not_is_written_in_place(tmp_path: Path) -> None:
+    """The folder's mode would not do: root may write anywhere."""
+    file = tmp_path / "run.json"
+    file.write_text("old")
+    code = (
+        "import os, sys; from pathlib import Path; from trtspec.whole_file import check_whole, write_whole\n"
+        "file, real = Path(sys.argv[1]), os.access\n"
+        "os.access = lambda path, mode: Path(path).is_file() and real(path, mode)\n"
+        "check_whole(file); write_whole(file, 'new')\n"
+    )
+    inode = file.stat().st_ino
+    subprocess.run([sys.executable, "-c", code, file], check=True)
+    assert (file.read_text(), file.stat().st_ino) == ("new", inode)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from trtspec.cli.new_file import new_file
 from trtspec.cli.prompt_text import prompt_text
 from trtspec.whole_file import write_whole
 
@@ -33,7 +34,7 @@ from trtspec.whole_file import write_whole
 )
 @click.option("--probabilities", is_flag=True, help="Print p, q and their ratio for every token.")
 @click.option(
-    "--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a page to this file too."
+    "--html", type=click.Path(path_type=Path), callback=new_file, help="Write a page to this file too."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the trace as one JSON object.")
 def command(
@@ -66,8 +67,6 @@ def command(
     from trtspec.triton_repo.trace.picture import legend, lines, page, summary
     from trtspec.triton_repo.trace.record import trace
 
-    if html is not None and not html.absolute().parent.is_dir():
-        raise RepositoryError(f"{html}: cannot be written: {html.absolute().parent} is no folder")
     found = trace(
         open_pair(folder),
         prompt_text(prompt),

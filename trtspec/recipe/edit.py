@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from trtspec.errors import RecipeError
 from trtspec.recipe.file import parse_recipe
-from trtspec.whole_file import write_whole
+from trtspec.whole_file import check_whole, write_whole
 
 # What stands behind the = of a key: a value, which may have # in quotes, and a comment.
 _REST = r"""(?:"[^"]*"|'[^']*'|[^"'#])*?(?P<comment>\s*#.*)?$"""
@@ -82,6 +81,6 @@ def _replace(file: Path, text: str, write: bool) -> None:
         if write:
             write_whole(file, text)
         else:
-            tempfile.TemporaryFile(dir=file.resolve().parent).close()
+            check_whole(file)
     except OSError as error:
         raise RecipeError(f"{file}: cannot be written: {error.strerror}") from error
