@@ -10,7 +10,7 @@ os.environ.setdefault("KMP_BLOCKTIME", "0")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from trtspec.build.pair import build
+from trtspec.cli import main
 from trtspec.engines.pair import EnginePair
 from trtspec.triton_repo.repository import write_repository
 from trtspec.triton_repo.server import FREE_PORTS, Server, serve
@@ -86,3 +87,18 @@ def live_server(built_pair: EnginePair, tmp_path_factory: pytest.TempPathFactory
         yield server
     # No request that a test left is in flight: Triton would have waited for it until it was killed.
     assert server.stopped_cleanly
+
+
+@pytest.fixture
+def typed(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run `trtspec` with these words in this process; exit code, stdout, stderr."""
+
+    def typed(*words: object) -> tuple[int, str, str]:
+        try:
+            main([str(word) for word in words])
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return (code, *capsys.readouterr())
+
+    return typed

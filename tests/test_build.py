@@ -8,6 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,6 @@ from trtspec.build.options import BuildOptions
 from trtspec.build.pair import build
 from trtspec.build.quantize.pair_quantizer import PairQuantization
 from trtspec.build.runtimes.tensorrt.options import TensorrtOptions
-from trtspec.cli import main
 from trtspec.engines.cpu.engine import Engine
 from trtspec.engines.cpu.request import Request
 from trtspec.engines.manifest import Runtime
@@ -34,6 +35,8 @@ from trtspec.errors import (
     RepositoryError,
 )
 from trtspec.triton_repo.repository import write_repository
+
+Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -324,48 +327,39 @@ def test_a_folder_that_is_no_whole_pair_is_refused(built_pair: EnginePair, tmp_p
         open_pair(copy)
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    try:
-        main([str(argument) for argument in arguments])
-        code = 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
+@pytest.fixture
+def run(typed: Run) -> Run:
+    """Run `trtspec build` in this process; exit code, stdout, stderr."""
+    return partial(typed, "build")
 
 
 def test_the_command_builds_and_prints_the_manifest(
-    pair_folder: Path, capsys: pytest.CaptureFixture[str]
+    pair_folder: Path, built_pair: EnginePair, run: Run
 ) -> None:
+    # built_pair: by then kernels are compiled, which is told on stderr.
     output = pair_folder / "pair"
-    code, out, err = run(
-        capsys, "build", pair_folder / "target", pair_folder / "draft", "--output", output, "--json"
-    )
+    code, out, err = run(pair_folder / "target", pair_folder / "draft", "--output", output, "--json")
     assert (code, err) == (0, "")
     assert json.loads(out) == json.loads((output / "trtspec.json").read_text())
 
 
-def test_the_command_says_in_one_line_what_is_wrong(
-    pair_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = run(capsys, "build", pair_folder, pair_folder, "--output", pair_folder / "pair")
+def test_the_command_says_in_one_line_what_is_wrong(pair_folder: Path, run: Run) -> None:
+    code, out, err = run(pair_folder, pair_folder, "--output", pair_folder / "pair")
     assert (code, out) == (1, "")
     assert err.startswith("trtspec: ")
     assert err.count("\n") == 1
 
 
-def test_the_command_needs_an_output(pair_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "build", pair_folder / "target", pair_folder / "draft")
+def test_the_command_needs_an_output(pair_folder: Path, run: Run) -> None:
+    code, _, err = run(pair_folder / "target", pair_folder / "draft")
     assert code == 2
     assert "--output" in err
 
 
 @pytest.mark.parametrize("option", ["--max-seq-len", "--max-batch-size", "--max-draft-len", "--tp"])
-def test_the_command_takes_no_zero_where_none_can_be(
-    pair_folder: Path, capsys: pytest.CaptureFixture[str], option: str
-) -> None:
+def test_the_command_takes_no_zero_where_none_can_be(pair_folder: Path, run: Run, option: str) -> None:
     folders = pair_folder / "target", pair_folder / "draft"
-    code, out, err = run(capsys, "build", *folders, "--output", pair_folder / "pair", option, 0)
+    code, out, err = run(*folders, "--output", pair_folder / "pair", option, 0)
     assert (code, out) == (2, "")
     assert option in err
 

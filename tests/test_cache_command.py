@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,10 @@ from trtspec.build.options import BuildOptions
 from trtspec.build.pair import build
 from trtspec.build.store.store import Store
 from trtspec.build.store.upkeep import collect_garbage, list_store, verify_store
-from trtspec.cli import main
 
 SETTLED_NS = 10**18
+
+Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +52,10 @@ def folder(filled: Path, tmp_path: Path) -> Path:
     return shutil.copytree(filled, tmp_path / "folder")
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    try:
-        main(["cache", *map(str, arguments)])
-        code = 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    return (code, *capsys.readouterr())
+@pytest.fixture
+def run(typed: Run) -> Run:
+    """Run `trtspec cache` in this process; exit code, stdout, stderr."""
+    return partial(typed, "cache")
 
 
 def weights(folder: Path, stage: str) -> Path:
@@ -74,11 +73,11 @@ def damage(file: Path) -> None:
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def test_ls_lists_the_stages_with_the_pair_they_were_made_for(filled: Path, capsys) -> None:
-    code, out, _ = run(capsys, "ls", "--cache", filled / "store")
+def test_ls_lists_the_stages_with_the_pair_they_were_made_for(filled: Path, run: Run) -> None:
+    code, out, _ = run("ls", "--cache", filled / "store")
     assert code == 0
     assert all(stage in out for stage in ("tokenizer", "target", "draft", str(filled / "pair")))
-    code, out, _ = run(capsys, "ls", "--cache", filled / "store", "--json")
+    code, out, _ = run("ls", "--cache", filled / "store", "--json")
     found = json.loads(out)
     assert {kept["stage"] for kept in found["stages"]} == {"tokenizer", "target", "draft", "quality"}
     assert found["unfinished"] == []
@@ -86,35 +85,35 @@ def test_ls_lists_the_stages_with_the_pair_they_were_made_for(filled: Path, caps
 
 @pytest.mark.parametrize("asked", ["ls", "verify", "gc"])
 def test_looking_at_the_users_store_makes_none(
-    asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+    asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.setenv("TRTSPEC_CACHE", str(tmp_path / "none"))
-    code, out, _ = run(capsys, asked)
+    code, out, _ = run(asked)
     assert (code, out.startswith(f"{tmp_path / 'none'}: ")) == (0, True)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_store_that_was_copied_without_its_locks_is_one(folder: Path, capsys) -> None:
+def test_a_store_that_was_copied_without_its_locks_is_one(folder: Path, run: Run) -> None:
     shutil.rmtree(folder / "store" / "locks")
-    assert run(capsys, "verify", "--cache", folder / "store")[0] == 0
+    assert run("verify", "--cache", folder / "store")[0] == 0
 
 
-def test_one_stage_is_no_stages(folder: Path, capsys) -> None:
+def test_one_stage_is_no_stages(folder: Path, run: Run) -> None:
     for kept in list_store(folder / "store").stages[1:]:
         shutil.rmtree(folder / "store" / "stages" / kept.key)
-    assert ": 1 stage, " in run(capsys, "ls", "--cache", folder / "store")[1]
-    assert ": 1 stage read, 0 damaged" in run(capsys, "verify", "--cache", folder / "store")[1]
+    assert ": 1 stage, " in run("ls", "--cache", folder / "store")[1]
+    assert ": 1 stage read, 0 damaged" in run("verify", "--cache", folder / "store")[1]
 
 
-def test_verify_of_a_whole_store_exits_0(filled: Path, capsys) -> None:
-    code, out, err = run(capsys, "verify", "--cache", filled / "store")
+def test_verify_of_a_whole_store_exits_0(filled: Path, run: Run) -> None:
+    code, out, err = run("verify", "--cache", filled / "store")
     assert (code, err) == (0, "")
     assert "4 stages read, 0 damaged" in out
 
 
-def test_verify_exits_3_on_damage_and_names_the_build_to_run_again(folder: Path, capsys) -> None:
+def test_verify_exits_3_on_damage_and_names_the_build_to_run_again(folder: Path, run: Run) -> None:
     damage(weights(folder, "draft"))
-    code, out, err = run(capsys, "verify", "--cache", folder / "store")
+    code, out, err = run("verify", "--cache", folder / "store")
     assert code == 3
     assert "4 stages read, 1 damaged" in out
     # The copied store still says where it was made.
@@ -128,9 +127,9 @@ def test_verify_exits_3_on_damage_and_names_the_build_to_run_again(folder: Path,
     assert verify_store(folder / "store").damaged == ()
 
 
-def test_verify_as_json_is_one_object(folder: Path, capsys) -> None:
+def test_verify_as_json_is_one_object(folder: Path, run: Run) -> None:
     damage(weights(folder, "target"))
-    code, out, err = run(capsys, "verify", "--cache", folder / "store", "--json")
+    code, out, err = run("verify", "--cache", folder / "store", "--json")
     assert (code, err) == (3, "")
     (found,) = json.loads(out)["damaged"]
     assert (found["stage"], found["removed"]) == ("target", True)
@@ -148,14 +147,14 @@ def change_a_fact(record: Path) -> None:
 
 @pytest.mark.parametrize("damage_record", [cut, change_a_fact, Path.unlink])
 def test_a_damaged_record_is_found_and_its_stage_made_again(
-    folder: Path, capsys, damage_record: Callable[[Path], None]
+    folder: Path, run: Run, damage_record: Callable[[Path], None]
 ) -> None:
     record = weights(folder, "target").parents[1] / "stage.json"
     key = record.parent.name
     damage_record(record)
     assert [found.key for found in list_store(folder / "store").damaged] == [key]
     assert collect_garbage(folder / "store", dry_run=True).removed[0].key == key
-    code, out, err = run(capsys, "verify", "--cache", folder / "store")
+    code, out, err = run("verify", "--cache", folder / "store")
     assert code == 3
     assert "4 stages read, 1 damaged" in out
     assert f"{record}: not what was made; removed. Run again" in err
@@ -242,24 +241,26 @@ def test_what_a_killed_build_has_left_goes_and_what_is_in_use_stays(folder: Path
         (["prune"], "No such command 'prune'"),
     ],
 )
-def test_wrong_usage_exits_2(capsys, arguments: list[str], message: str) -> None:
-    code, out, err = run(capsys, *arguments)
+def test_wrong_usage_exits_2(run: Run, arguments: list[str], message: str) -> None:
+    code, out, err = run(*arguments)
     assert (code, out) == (2, "")
     assert message in err
 
 
 @pytest.mark.parametrize("name", ["ls", "verify", "gc"])
-def test_a_folder_that_is_no_store_is_an_error_and_stays_as_it_is(tmp_path: Path, capsys, name: str) -> None:
-    code, out, err = run(capsys, name, "--cache", tmp_path)
+def test_a_folder_that_is_no_store_is_an_error_and_stays_as_it_is(
+    tmp_path: Path, run: Run, name: str
+) -> None:
+    code, out, err = run(name, "--cache", tmp_path)
     assert (code, out) == (1, "")
     assert err == f"trtspec: {tmp_path}: no store; expected a folder that `trtspec build --cache` has made\n"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_gc_command_says_what_it_removes(folder: Path, capsys) -> None:
-    code, out, _ = run(capsys, "gc", "--cache", folder / "store", "--max-size", "1K", "--dry-run")
+def test_the_gc_command_says_what_it_removes(folder: Path, run: Run) -> None:
+    code, out, _ = run("gc", "--cache", folder / "store", "--max-size", "1K", "--dry-run")
     assert code == 0
     assert "would remove target" in out
-    code, out, _ = run(capsys, "gc", "--cache", folder / "store", "--max-size", "1K", "--older-than", "1000w")
+    code, out, _ = run("gc", "--cache", folder / "store", "--max-size", "1K", "--older-than", "1000w")
     assert "removed target" in out
     assert list_store(folder / "store").size_bytes <= 1000

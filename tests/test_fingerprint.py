@@ -6,7 +6,8 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from trtspec.cli import main
 from trtspec.cli.serve import changed_behaviour
 from trtspec.client import Client, Delta, InferRequest, InferResponse, MockTransport, RequestRefused
 from trtspec.client.verify import HuggingFaceReference, Noise, Settings, verify
@@ -27,6 +27,8 @@ from trtspec.engines.pair import EnginePair, write_manifest
 from trtspec.errors import EngineError
 from trtspec.triton_repo.repository import write_repository
 from trtspec.triton_repo.server import Server
+
+Run = Callable[..., tuple[int, str, str]]
 
 PROBE = ProbeManifest(
     prompt_ids=(7, 8),
@@ -240,14 +242,10 @@ def test_verify_has_the_part_and_says_so_where_no_manifest_is_known(
             assert [finding.verdict for finding in verify(client, reference, settings).findings] == verdicts
 
 
-def verify_command(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    try:
-        main(["verify", *map(str, arguments)])
-        code = 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
+@pytest.fixture
+def run(typed: Run) -> Run:
+    """Run `trtspec verify` in this process; exit code, stdout, stderr."""
+    return partial(typed, "verify")
 
 
 def test_the_command_holds_a_running_server_to_a_manifest(
@@ -255,56 +253,52 @@ def test_the_command_holds_a_running_server_to_a_manifest(
     another: Manifest,
     demo_pair: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    run: Run,
 ) -> None:
     write_manifest(another, tmp_path)
     arguments = [live_server.grpc_url, "--reference", demo_pair / "target", "--part", "fingerprint"]
-    code, out, _ = verify_command(capsys, *arguments, "--manifest", live_server.repository)
+    code, out, _ = run(*arguments, "--manifest", live_server.repository)
     assert (code, "no defect in 6 findings" in out) == (0, True)
     junit, page = tmp_path / "report.xml", tmp_path / "report.html"
     reports = ("--junit", junit, "--html", page)
-    code, out, _ = verify_command(capsys, *arguments, "--manifest", tmp_path / MANIFEST, *reports)
+    code, out, _ = run(*arguments, "--manifest", tmp_path / MANIFEST, *reports)
     assert (code, "1 of 6 findings are defects" in out) == (3, True)
     said = "fingerprint: target, probe 2: position "
     assert said in out
     assert '<testsuite name="fingerprint" tests="6" failures="1"' in junit.read_text()
     assert "<h2>fingerprint</h2>" in page.read_text()
-    code, out, _ = verify_command(capsys, *arguments, "--manifest", tmp_path, "--json")
+    code, out, _ = run(*arguments, "--manifest", tmp_path, "--json")
     report = json.loads(out)
     assert (code, report["ok"]) == (3, False)
     assert [finding["verdict"] for finding in report["findings"]] == ["ok", "defect", *["ok"] * 4]
 
 
 def test_a_command_that_could_compare_nothing_says_why_and_fails(
-    live_server: Server, demo_pair: Path, capsys: pytest.CaptureFixture[str]
+    live_server: Server, demo_pair: Path, run: Run
 ) -> None:
     arguments = [live_server.grpc_url, "--reference", demo_pair / "target", "--part", "fingerprint"]
-    code, out, err = verify_command(capsys, *arguments)
+    code, out, err = run(*arguments)
     assert (code, "nothing was compared; see what was skipped" in err) == (1, True)
     assert "fingerprint: 1 skipped: no manifest is known that has a fingerprint" in out
     assert "no defect" not in out
 
 
 def test_a_repository_is_served_and_compared_with_its_own_manifest(
-    built_pair: EnginePair, another: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    built_pair: EnginePair, another: Manifest, tmp_path: Path, run: Run
 ) -> None:
     repository = write_repository(built_pair, tmp_path / "repo")
     write_manifest(another, repository)
-    code, out, _ = verify_command(
-        capsys, repository, "--part", "fingerprint", "--part", "reference", "--json"
-    )
+    code, out, _ = run(repository, "--part", "fingerprint", "--part", "reference", "--json")
     assert code == 3
     defects = [finding["name"] for finding in json.loads(out)["findings"] if finding["verdict"] == "defect"]
     assert defects == ["target, probe 2"]
     (repository / MANIFEST).unlink()
-    code, _, err = verify_command(capsys, repository)
+    code, _, err = run(repository)
     assert (code, "has no checkpoint of its own; pass --reference HF_DIR" in err) == (2, True)
 
 
-def test_a_manifest_beside_what_has_its_own_is_wrong_usage(
-    built_pair: EnginePair, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = verify_command(capsys, built_pair.path, "--manifest", built_pair.path)
+def test_a_manifest_beside_what_has_its_own_is_wrong_usage(built_pair: EnginePair, run: Run) -> None:
+    code, _, err = run(built_pair.path, "--manifest", built_pair.path)
     assert (code, "--manifest is for a running server" in err) == (2, True)
 
 
@@ -351,7 +345,7 @@ def test_a_reference_of_other_files_is_named_and_no_defect(
     live_server: Server,
     demo_pair: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    run: Run,
 ) -> None:
     other = tmp_path / "other"
     shutil.copytree(demo_pair / "target", other)
@@ -361,7 +355,7 @@ def test_a_reference_of_other_files_is_named_and_no_defect(
     )
     (other / "generation_config.json").unlink()
     arguments = ["--reference", other, "--part", "reference", "--manifest", live_server.repository]
-    code, out, _ = verify_command(capsys, live_server.grpc_url, *arguments)
+    code, out, _ = run(live_server.grpc_url, *arguments)
     assert code == 0
     (line,) = [line for line in out.splitlines() if line.startswith("reference: source: ")]
     assert f"{other} is not what the engines were built from, which may be why answers differ: " in line

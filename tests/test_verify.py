@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from hypothesis import strategies as st
 from scripted_server import Asked, Fault, ScriptedServer, Step, last
 from toy_reference import END, VOCAB, ToyReference, UndecidedReference
 
-from trtspec.cli import main
 from trtspec.client import (
     Client,
     Delta,
@@ -365,19 +365,9 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
+def run(typed: Run) -> Run:
     """Run `trtspec verify` in this process; exit code, stdout, stderr."""
-
-    def run(*args: object) -> tuple[int, str, str]:
-        try:
-            main(["verify", *map(str, args)])
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
+    return partial(typed, "verify")
 
 
 @pytest.fixture
