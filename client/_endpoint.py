@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from trtspec.client._errors import InvalidArgument
 
 # Scheme -> Triton's port for it, and how far its metrics port is from there.
 _PORTS = {"grpc": (8001, 1), "grpcs": (8001, 1), "http": (8000, 2), "https": (8000, 2)}
 _WEB = {"http": 80, "https": 443}
+_LABEL = r"[\w-]{1,63}"
+_ADDRESS = re.compile(
+    rf"((?P<scheme>\w+)://)?(?P<host>{_LABEL}(\.{_LABEL})*\.?|\[[\w:.%]+\])"
+    r"(:(?P<port>[0-9]+))?(?P<path>/[^?#]*|)"
+)
 _PRINTABLE = frozenset(map(chr, range(0x20, 0x7F)))
 
 GRPC_MESSAGE_BYTES = 64 << 20
@@ -139,28 +144,30 @@ def endpoint(
 def _parse(url: str, ports: Mapping[str, int], *, path: str = "") -> tuple[str, str, int]:
     """Return scheme, host and port of "host", "host:port" or "scheme://host:port".
 
-    `ports`: the schemes there are, with their default ports.
+    `ports`: the schemes there are, with their default ports. `path`: what may follow.
     """
+    if "@" in url:
+        raise InvalidArgument(
+            "url (not shown): found a name or password in the url, where logs would show it; pass api_key "
+            "or headers"
+        )
+    shown = re.split("[?#]", url)[0]
+    found = "no address" if shown == url else "a query or fragment (not shown)"
     expected = ", ".join(f"{scheme}://host:port" for scheme in ports)
     wrong = InvalidArgument(
-        f"{url!r}: found no address, expected host:port or one of {expected}; "
+        f"{shown!r}: found {found}, expected host:port or one of {expected}; "
         "Triton's ports are 8001 for gRPC, 8000 for HTTP and 8002 for metrics unless they were changed"
     )
-    try:
-        parts = urlsplit(url if "://" in url else f"{next(iter(ports))}://{url}")
-        port = parts.port
-    except ValueError:
-        raise wrong from None
-    if parts.username is not None or parts.password is not None:
-        raise InvalidArgument(
-            f"{parts.scheme}://…@{parts.hostname}: found a name or password in the url, where logs would "
-            "show it; pass api_key or headers"
-        )
-    if parts.scheme not in ports or not parts.hostname or port == 0 or parts.query:
+    parts = _ADDRESS.fullmatch(url)
+    if parts is None:
         raise wrong
-    if parts.path.strip("/") not in ("", path):
+    scheme = (parts["scheme"] or next(iter(ports))).lower()
+    if scheme not in ports or parts["path"].strip("/") not in ("", path):
         raise wrong
-    return parts.scheme, parts.hostname, ports[parts.scheme] if port is None else port
+    port = int(parts["port"] or ports[scheme])
+    if not 0 < port < 1 << 16:
+        raise wrong
+    return scheme, parts["host"].strip("[]").lower(), port
 
 
 def _checked(headers: Mapping[str, str]) -> dict[str, str]:

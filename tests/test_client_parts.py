@@ -60,7 +60,20 @@ def test_a_url_may_leave_out_scheme_and_port(url: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "ftp://host:8000", "host:port", "host:0", "grpc://host/model", ":8001", "grpc://host/metrics"]
+    "url",
+    [
+        *("", "ftp://host:8000", "host:port", "host:0", "host:65536", ":8001", "host:", "host:8001\n", "a b"),
+        *(
+            "grpc://host/model",
+            "grpc://host/metrics",
+            "grpc:host:8001",
+            "[::1:8001",
+            "::1",
+            "a,b",
+            "a..b",
+            "http://",
+        ),
+    ],
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(InvalidArgument, match="expected host:port or one of grpc://host:port, "):
@@ -98,10 +111,24 @@ def test_a_key_goes_to_the_metrics_of_the_same_host_and_never_unencrypted(
     assert ("authorization" in headers) == goes_along
 
 
-@pytest.mark.parametrize("url", [f"http://user:{SECRET}@host:8000", f"grpc://{SECRET}@host"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(f"http://user:{SECRET}@host:8000", f"grpc://{SECRET}@host", f"user:{SECRET}@host"),
+        *(f"http://user:{SECRET}@host:port", f"http://user:{SECRET}#x@host", f"ftp://user:{SECRET}/x@host"),
+    ],
+)
 def test_a_password_in_a_url_is_refused_without_being_shown(url: str) -> None:
-    with pytest.raises(InvalidArgument, match="found a name or password in the url") as caught:
-        Client(url)
+    for arguments in ({"url": url}, {"url": "host", "metrics_url": url}):
+        with pytest.raises(InvalidArgument, match="found a name or password in the url") as caught:
+            Client(**arguments)
+        assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("more", [f"?token={SECRET}", f"#{SECRET}", f"/#{SECRET}", f"/?a#{SECRET}", "?", "#"])
+def test_what_follows_an_address_is_refused_without_being_shown(more: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"^'host:8001/?': found a query or fragment") as caught:
+        Client(f"host:8001{more}")
     assert SECRET not in str(caught.value)
 
 
