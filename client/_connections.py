@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import io
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
 
 from trtspec.client._endpoint import Endpoint
+from trtspec.client._sockets import Left, Line, dial, line_of
 
 IDLE_CONNECTIONS = 16
 PIECE_BYTES = 64 << 10
@@ -19,56 +17,62 @@ REFUSAL_BYTES = 64 << 10
 
 BROKEN = (OSError, http.client.HTTPException)
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-
-def left_of(allowed_s: float | None) -> Callable[[], float | None]:
-    """Return what says how much is left of a time that begins now; it raises TimeoutError after that."""
-    end = None if allowed_s is None else time.monotonic() + allowed_s
-
-    def left_s() -> float | None:
-        if end is None:
-            return None
-        if (left := end - time.monotonic()) <= 0:
-            raise TimeoutError
-        return left
-
-    return left_s
-
 
 class Pool:
-    """Connections that are idle."""
+    """Connections to one server: those that are idle, and the exchanges that have the others."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self._context = endpoint.tls.context() if endpoint.is_encrypted else None
+        self.context = endpoint.tls.context() if endpoint.is_encrypted else None
+        self.closed = False
         self._idle: list[http.client.HTTPConnection] = []
-        self._closed = False
+        self._under_way: set[Exchange] = set()
         self._lock = threading.Lock()
 
-    def take(self) -> http.client.HTTPConnection | None:
+    def enter(self, exchange: Exchange) -> None:
+        """Let an exchange begin, which `close` ends; raises one of BROKEN when it is closed already."""
         with self._lock:
-            return self._idle.pop() if self._idle else None
+            if self.closed:
+                raise ConnectionAbortedError("all connections were closed here")
+            self._under_way.add(exchange)
+
+    def leave(self, exchange: Exchange) -> None:
+        with self._lock:
+            self._under_way.discard(exchange)
+
+    def take(self) -> http.client.HTTPConnection:
+        """Return an idle connection that the server has not closed meanwhile, else one that is to be made."""
+        while True:
+            with self._lock:
+                idle = self._idle.pop() if self._idle else None
+            if idle is None:
+                return self.new()
+            if (line := line_of(idle)) and line.is_quiet():
+                return idle
+            idle.close()
 
     def give(self, connection: http.client.HTTPConnection) -> None:
         with self._lock:
-            if not self._closed and len(self._idle) < IDLE_CONNECTIONS:
+            if not self.closed and len(self._idle) < IDLE_CONNECTIONS:
                 self._idle.append(connection)
                 return
         connection.close()
 
-    def new(self) -> http.client.HTTPConnection:
-        if self._context is None:
-            return http.client.HTTPConnection(self.endpoint.host, self.endpoint.port)
-        return http.client.HTTPSConnection(self.endpoint.host, self.endpoint.port, context=self._context)
-
     def close(self) -> None:
+        """Close all connections, also under those who wait for them, and let nobody begin again."""
         with self._lock:
-            self._closed = True
+            self.closed = True
             idle, self._idle = self._idle, []
+            under_way = list(self._under_way)
         for connection in idle:
             connection.close()
+        for exchange in under_way:
+            exchange.close()
+
+    def new(self) -> http.client.HTTPConnection:
+        if self.context is None:
+            return http.client.HTTPConnection(self.endpoint.host, self.endpoint.port)
+        return http.client.HTTPSConnection(self.endpoint.host, self.endpoint.port, context=self.context)
 
 
 class Exchange:
@@ -81,12 +85,14 @@ class Exchange:
     What fails raises one of BROKEN, of which a TimeoutError is one.
 
     Args:
-        left_s: how long the next wait may be, asked before each, so also between two bytes of a head;
-            None: for ever.
+        left_s: asked before each wait, so also between two bytes of a head.
+        keeps: whether it may take a connection that was kept, which the server may be closing just then,
+            and leave its own for the next.
     """
 
-    def __init__(self, pool: Pool, left_s: Callable[[], float | None]) -> None:
+    def __init__(self, pool: Pool, left_s: Left, *, keeps: bool = True) -> None:
         self._pool = pool
+        self._keeps = keeps
         self._left_s = left_s
         # Guards all that follows.
         self._lock = threading.Lock()
@@ -99,14 +105,9 @@ class Exchange:
     def send(self, method: str, path: str, body: bytes | None = None) -> http.client.HTTPResponse:
         """Send the request, whose body is JSON, and return the head of the response."""
         with self._busy():
-            if (idle := self._pool.take()) is not None:
-                try:
-                    return self._ask(idle, method, path, body)
-                except TimeoutError:
-                    raise
-                except BROKEN:
-                    pass  # the server had closed it while it was idle: a new one may do
-            return self._ask(self._pool.new(), method, path, body)
+            self._pool.enter(self)
+            connection = self._pool.take() if self._keeps else self._pool.new()
+            return self._ask(connection, method, path, body)
 
     def read(self, limit: int) -> bytes:
         """Return the body, or as much of it as `limit` bytes."""
@@ -142,34 +143,24 @@ class Exchange:
     def _ask(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None
     ) -> http.client.HTTPResponse:
-        self._hold(connection)
-        connection.timeout = self._left_s()
-        if connection.sock is None:
-            connection.connect()
-            self._hold(connection)
-        self._limit_wait()
+        with self._lock:
+            self._connection = connection
+        if line := line_of(connection):
+            line.left_s = self._left_s
+            self._hold(line.connected)
+        else:
+            host, port, context = connection.host, connection.port, self._pool.context
+            line = Line(dial(host, port, context, self._left_s, self._hold), self._left_s)
+            connection.sock = line
         headers = {**self._pool.endpoint.headers, **({"content-type": "application/json"} if body else {})}
         connection.request(method, path, body, headers)
-        connection.response_class = self._respond  # type: ignore[assignment]
-        try:
-            self._response = connection.getresponse()
-        finally:
-            del connection.response_class  # the class's own again
+        self._response = connection.getresponse()
         return self._response
 
-    def _respond(self, connected: socket.socket, *args: Any, **options: Any) -> http.client.HTTPResponse:
-        """Return the response of a connection, which limits each of its waits and not their first alone."""
-        assert self._connection is not None
-        response = type(self._connection).response_class(connected, *args, **options)
-        response.fp = io.BufferedReader(_Incoming(response.fp.detach(), self._limit_wait))
-        return response
-
-    def _hold(self, connection: http.client.HTTPConnection) -> None:
-        """Be the one that closes a connection, which is in place of one that was held before."""
+    def _hold(self, connected: socket.socket) -> None:
+        """Let `close` reach the socket on which this thread is about to wait."""
         with self._lock:
-            if self._connection is not None and self._connection is not connection:
-                self._connection.close()
-            self._connection, self._socket = connection, connection.sock
+            self._socket = connected
             self._check_open()
 
     def _read_piece(self) -> bytes:
@@ -208,10 +199,6 @@ class Exchange:
         if self._is_over:
             raise ConnectionAbortedError("it was closed here")
 
-    def _limit_wait(self) -> None:
-        if self._socket is not None:
-            self._socket.settimeout(self._left_s())
-
     def _is_whole(self) -> bool:
         # http.client does not call a response closed whose last byte came with read1.
         response = self._response
@@ -222,26 +209,8 @@ class Exchange:
         connection, self._connection, self._socket = self._connection, None, None
         if self._response is not None:
             self._response.close()  # which has the socket of a connection that is not to be kept
-        if connection is not None and connection.sock is not None and not self._is_over:
+        if connection is not None and connection.sock is not None and self._keeps and not self._is_over:
             self._pool.give(connection)
         elif connection is not None:
             connection.close()
-
-
-class _Incoming(io.RawIOBase):
-    """What comes over a socket, with something to do before each wait for more."""
-
-    def __init__(self, raw: io.RawIOBase, before_wait: Callable[[], None]) -> None:
-        self._raw = raw
-        self._before_wait = before_wait
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Buffer) -> int | None:
-        self._before_wait()
-        return self._raw.readinto(buffer)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
+        self._pool.leave(self)

@@ -66,6 +66,12 @@ class Call:
             message = f"the answer was not whole after {self.timeout_s:g} s; {message}"
         return self._error(kind, message, status, words)
 
+    def client_closed(self, *, begun: bool = False) -> CallFailed:
+        """Return the error for whoever waited when the client was closed."""
+        kind = StreamBroken if begun else ConnectionFailed
+        words = "the client was closed"
+        return self._error(kind, f"{words} before the answer was whole", "CANCELLED", words)
+
     def nonsense(self, found: str) -> StreamBroken:
         """Return the error for a response that is none."""
         return self._error(StreamBroken, f"found {found}, expected Triton's protocol", "", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -12,7 +13,7 @@ from trtspec.client._codec import decode, encode, is_final, read_metadata
 from trtspec.client._endpoint import GRPC_MESSAGE_BYTES, Endpoint
 from trtspec.client._failures import Call
 from trtspec.client._metadata import Metadata
-from trtspec.client._questions import get_metrics
+from trtspec.client._questions import MetricsPort
 from trtspec.client._transport import Health, InferRequest, InferResponse
 
 # How long a server may take to end a call whose last response it has sent.
@@ -32,35 +33,44 @@ class GrpcTransport:
         else:
             self._channel = grpc.insecure_channel(endpoint.address, options)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._metrics = MetricsPort(endpoint)
+        self._closed = False
 
     def stream(self, request: InferRequest) -> GrpcResponses:
         message = checked(encode(request), self._endpoint)
-        call = self._stub.ModelStreamInfer(iter((message,)), timeout=request.left_s, metadata=self._headers)
-        return GrpcResponses(Call(self._endpoint.address, request.id, request.timeout_s), call)
+        called = Call(self._endpoint.address, request.id, request.timeout_s)
+        try:
+            call = self._stub.ModelStreamInfer(
+                iter((message,)), timeout=request.left_s, metadata=self._headers
+            )
+        except ValueError as error:
+            raise failure(called, error, closed=self._closed) from None
+        return GrpcResponses(called, call, lambda: self._closed)
 
     def metadata(self, model: str, timeout_s: float | None) -> Metadata:
         given: Any = {"timeout": timeout_s, "metadata": self._headers}
         try:
-            return read_metadata(
-                self._stub.ServerMetadata(service_pb2.ServerMetadataRequest(), **given),
-                self._stub.ModelMetadata(service_pb2.ModelMetadataRequest(name=model), **given),
-                self._stub.ModelConfig(service_pb2.ModelConfigRequest(name=model), **given).config,
-            )
-        except grpc.RpcError as error:
-            raise failure(Call(self._endpoint.address, timeout_s=timeout_s), error) from None
+            # All at once, so that they share the time.
+            server = self._stub.ServerMetadata.future(service_pb2.ServerMetadataRequest(), **given)
+            described = self._stub.ModelMetadata.future(service_pb2.ModelMetadataRequest(name=model), **given)
+            config = self._stub.ModelConfig.future(service_pb2.ModelConfigRequest(name=model), **given)
+            return read_metadata(server.result(), described.result(), config.result().config)
+        except (grpc.RpcError, ValueError) as error:
+            called = Call(self._endpoint.address, timeout_s=timeout_s)
+            raise failure(called, error, closed=self._closed) from None
 
-    def health(self, model: str, timeout_s: float) -> Health:
+    def health(self, model: str, timeout_s: float | None) -> Health:
         given: Any = {"timeout": timeout_s, "metadata": self._headers}
         try:
-            live = self._stub.ServerLive(service_pb2.ServerLiveRequest(), **given).live
-            ready = self._stub.ServerReady(service_pb2.ServerReadyRequest(), **given).ready
-            question = service_pb2.ModelReadyRequest(name=model)
-            return Health(live, ready, self._stub.ModelReady(question, **given).ready)
-        except grpc.RpcError:
+            live = self._stub.ServerLive.future(service_pb2.ServerLiveRequest(), **given)
+            ready = self._stub.ServerReady.future(service_pb2.ServerReadyRequest(), **given)
+            model_ready = self._stub.ModelReady.future(service_pb2.ModelReadyRequest(name=model), **given)
+            return Health(live.result().live, ready.result().ready, model_ready.result().ready)
+        except (grpc.RpcError, ValueError):
             return Health()
 
-    def metrics(self, timeout_s: float) -> str:
-        return get_metrics(self._endpoint, timeout_s)
+    def metrics(self, timeout_s: float | None) -> str:
+        return self._metrics.read(timeout_s)
 
     def close(self) -> None:
         """Close the connection; answers still under way are cancelled.
@@ -68,6 +78,8 @@ class GrpcTransport:
         Bounded: an interrupt that comes between gRPC's taking a lock of its own and its guarding it leaves
         the lock taken, and closing would wait for it for ever.
         """
+        self._closed = True
+        self._metrics.close()
         closing = threading.Thread(target=self._channel.close, name="close", daemon=True)
         closing.start()
         closing.join(CLOSE_S)
@@ -76,9 +88,10 @@ class GrpcTransport:
 class GrpcResponses:
     """The responses of one call."""
 
-    def __init__(self, called: Call, call: Any) -> None:
+    def __init__(self, called: Call, call: Any, is_client_closed: Callable[[], bool]) -> None:
         self._called = called
         self._call = call
+        self._is_client_closed = is_client_closed
         self._begun = False
 
     def __iter__(self) -> GrpcResponses:
@@ -88,7 +101,8 @@ class GrpcResponses:
         try:
             message = next(self._call)
         except grpc.RpcError as error:
-            raise failure(self._called, error, begun=self._begun) from None
+            closed = self._is_client_closed()
+            raise failure(self._called, error, begun=self._begun, closed=closed) from None
         if message.error_message:
             self._hang_up()
             raise self._called.failure("", message.error_message, begun=self._begun)
@@ -141,8 +155,12 @@ def read(message: Any, called: Call) -> InferResponse:
         raise called.nonsense(f"a response that contradicts itself ({error})") from None
 
 
-def failure(called: Call, error: Any, *, begun: bool = False) -> Exception:
-    """Return what a grpc.RpcError means."""
+def failure(called: Call, error: Any, *, begun: bool = False, closed: bool = False) -> Exception:
+    """Return what a grpc.RpcError means; any error, when the client was closed before it."""
+    if closed:
+        return called.client_closed(begun=begun)
+    if not isinstance(error, grpc.RpcError):
+        return error  # type: ignore[no-any-return]
     status, words = error.code().name, error.details() or ""
     if status == "RESOURCE_EXHAUSTED" and "larger than max" in words:
         return called.too_large()

@@ -66,10 +66,10 @@ class MockTransport:
     def metadata(self, model: str, timeout_s: float | None) -> Metadata:
         return self._metadata
 
-    def health(self, model: str, timeout_s: float) -> Health:
+    def health(self, model: str, timeout_s: float | None) -> Health:
         return Health(live=True, ready=self._ready, model_ready=self._ready)
 
-    def metrics(self, timeout_s: float) -> str:
+    def metrics(self, timeout_s: float | None) -> str:
         return self._metrics
 
     def close(self) -> None:
@@ -103,10 +103,10 @@ class AsyncMockTransport:
     async def metadata(self, model: str, timeout_s: float | None) -> Metadata:
         return self.mock.metadata(model, timeout_s)
 
-    async def health(self, model: str, timeout_s: float) -> Health:
+    async def health(self, model: str, timeout_s: float | None) -> Health:
         return self.mock.health(model, timeout_s)
 
-    async def metrics(self, timeout_s: float) -> str:
+    async def metrics(self, timeout_s: float | None) -> str:
         return self.mock.metrics(timeout_s)
 
     async def close(self) -> None:

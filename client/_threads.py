@@ -33,10 +33,10 @@ class ThreadedTransport:
     async def metadata(self, model: str, timeout_s: float | None) -> Metadata:
         return await self._run(lambda: self._transport.metadata(model, timeout_s))
 
-    async def health(self, model: str, timeout_s: float) -> Health:
+    async def health(self, model: str, timeout_s: float | None) -> Health:
         return await self._run(lambda: self._transport.health(model, timeout_s))
 
-    async def metrics(self, timeout_s: float) -> str:
+    async def metrics(self, timeout_s: float | None) -> str:
         return await self._run(lambda: self._transport.metrics(timeout_s))
 
     async def close(self) -> None:

@@ -292,12 +292,11 @@ def test_no_server_is_an_error_that_asks_for_one() -> None:
 @pytest.mark.parametrize("steps", [WHOLE[1], [chunk("Hel"), json.dumps({"error": "no"})]])
 def test_a_connection_that_is_not_to_be_kept_is_closed(steps: list[str]) -> None:
     with serving_openai(lambda asked: steps, keep_alive=False) as server:
-        target = OpenAiTarget(server.url)
         for _ in range(2):
             with suppress(ServerFailed):
-                ask(target)
+                ask(OpenAiTarget(server.url))
     gc.collect()  # what was left open warns now, and fails the test
-    assert server.connections == 2  # the first was kept after /models
+    assert server.connections == 2  # each was kept after /models
 
 
 def test_a_server_that_says_nothing_is_given_up() -> None:

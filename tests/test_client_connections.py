@@ -39,13 +39,13 @@ EVENT = b'data: {"text_output": "a"}\n\n'
 def sockets(monkeypatch: pytest.MonkeyPatch) -> list[socket.socket]:
     """All sockets that connect to a server from here on."""
     made: list[socket.socket] = []
-    connect = socket.create_connection
+    connect = socket.socket.connect_ex
 
-    def remember(*args: Any, **options: Any) -> socket.socket:
-        made.append(connect(*args, **options))
-        return made[-1]
+    def remember(self: socket.socket, address: Any) -> int:
+        made.append(self)
+        return connect(self, address)
 
-    monkeypatch.setattr(socket, "create_connection", remember)
+    monkeypatch.setattr(socket.socket, "connect_ex", remember)
     return made
 
 
@@ -101,20 +101,9 @@ class Hooked(http.client.HTTPResponse):
         return piece
 
 
-class Connection(http.client.HTTPConnection):
-    """A connection at whose making something else happens."""
-
-    on_connect: Callable[[], None] = staticmethod(lambda: None)
-
-    def connect(self) -> None:
-        super().connect()
-        self.on_connect()
-
-
 @pytest.fixture
 def hooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Connection, "response_class", Hooked)
-    monkeypatch.setattr(http.client, "HTTPConnection", Connection)
+    monkeypatch.setattr(http.client.HTTPConnection, "response_class", Hooked)
 
 
 @pytest.mark.usefixtures("hooks")
@@ -145,17 +134,23 @@ def test_a_body_that_only_hanging_up_ends_is_not_whole_when_it_was_closed_here(
         assert not any(response.final for response in responses)
 
 
-@pytest.mark.usefixtures("hooks")
 def test_an_answer_that_is_closed_while_it_connects_is_not_asked_for(
     sockets: list[socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    connect = socket.socket.connect_ex
+
+    def close_then(self: socket.socket, address: Any) -> int:
+        begun = connect(self, address)
+        responses.close()
+        return begun
+
     with (
         serving_http(lambda _: [last()]) as server,
         closing(HttpTransport(endpoint(server.url))) as transport,
     ):
         responses = transport.stream(question())
-        monkeypatch.setattr(Connection, "on_connect", responses.close)
-        monkeypatch.setattr(Connection, "request", lambda *_: pytest.fail("it was asked for"))
+        monkeypatch.setattr(socket.socket, "connect_ex", close_then)
+        monkeypatch.setattr(http.client.HTTPConnection, "request", lambda *_: pytest.fail("it was asked for"))
         assert list(responses) == []
         assert are_closed(sockets)
 
@@ -236,8 +231,12 @@ def test_a_head_or_body_that_keeps_coming_ends_when_the_time_is_up(reply: bytes,
 
 
 def test_a_single_question_has_one_time_for_all_that_comes() -> None:
-    with saying(CHUNKED, b"1\r\n \r\n" * 1000) as endpoint, pytest.raises(DeadlineExceeded):
-        get(endpoint, "/v2", Call(endpoint.address, timeout_s=0.2))
+    with (
+        saying(CHUNKED, b"1\r\n \r\n" * 1000) as endpoint,
+        closing(Pool(endpoint)) as pool,
+        pytest.raises(DeadlineExceeded),
+    ):
+        get(pool, "/v2", Call(endpoint.address, timeout_s=0.2))
 
 
 # Half a body, of a connection that is not to be kept: the response alone has the socket then.
@@ -341,7 +340,7 @@ def test_answers_that_were_read_to_their_end_are_forgotten() -> None:
         responses = transport.stream(question())
         while not next(responses).final:
             pass
-        assert transport._under_way == set()
+        assert transport._pool._under_way == set()
 
 
 def test_a_blocking_iterator_is_closed_when_its_loop_has_gone() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
+from trtspec.client._connections import Pool
 from trtspec.client._endpoint import Endpoint, endpoint
 from trtspec.client._errors import CallFailed, ConnectionFailed, DeadlineExceeded, StreamBroken
 from trtspec.client._failures import Call
@@ -55,7 +57,8 @@ def _says(server: Endpoint, path: str, field: str) -> bool | None:
         CallFailed: where nothing is said.
     """
     try:
-        said = json.loads(get(server, path, Call(server.address, timeout_s=TIMEOUT_S)))
+        with closing(Pool(server)) as pool:
+            said = json.loads(get(pool, path, Call(server.address, timeout_s=TIMEOUT_S)))
     except (ConnectionFailed, DeadlineExceeded):
         raise
     except CallFailed as error:
