@@ -119,7 +119,7 @@ def test_an_end_that_ties_may_be_kept_by_the_server(prompt: str) -> None:
 
 
 # Few toy answers end by themselves, so many prompts are passed over.
-@settings(suppress_health_check=[HealthCheck.filter_too_much])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(prompts)
 def test_a_server_may_keep_the_end_token_to_itself(prompt: str) -> None:
     ids = ToyReference().answer(prompt, MAX_TOKENS)
