@@ -167,7 +167,8 @@ class ScriptedServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ig
     def ModelStreamInfer(self, request_iterator: Any, context: Any) -> Iterator[Any]:
         for message in request_iterator:
             asked = _unpack(message, dict(context.invocation_metadata()))
-            context.add_callback(asked.over.set)
+            if not context.add_callback(asked.over.set):
+                asked.over.set()  # the call was over before that
             self.asked.append(asked)
             if refusal := self._models[asked.model].refusal(asked.tensors):
                 asked.finished = True
