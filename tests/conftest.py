@@ -29,8 +29,8 @@ from trtspec.triton_repo.server import FREE_PORTS, Server, serve
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# How long an example takes depends on what else the machine does; no test is about that. In CI the examples
-# are the same each time: what a new one finds is found elsewhere, and does not end a run that changed nothing.
+# How long an example takes depends on what else the machine does; no test is about that. In CI examples are
+# the same each time: what a new one finds is found elsewhere, and ends no run that changed nothing.
 settings.register_profile(
     "untimed",
     deadline=None,

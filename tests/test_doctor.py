@@ -703,9 +703,7 @@ JSON = st.recursive(
 )
 
 
-@settings(
-    max_examples=250, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=250, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(changes=st.dictionaries(st.sampled_from(READ), JSON, min_size=1, max_size=3))
 def test_no_value_in_config_json_makes_the_doctor_stumble(small_pair, changes):
     target, draft = small_pair()

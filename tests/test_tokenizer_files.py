@@ -76,18 +76,14 @@ def test_every_id_has_the_string_that_the_library_gives_it(pair):
     assert all(reference.id_to_token(i) == string for i, string in ours.strings.items())
 
 
-@settings(
-    max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(text=st.text(max_size=60))
 def test_every_id_that_the_library_splits_a_text_into_is_live(pair, text):
     reference, ours = pair
     assert all(ours.is_live(i) for i in reference.encode(text).ids)
 
 
-@settings(
-    max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(text=st.text(alphabet="thequckbrownfxzy ", max_size=60))
 def test_an_entry_that_no_merge_leads_to_is_not_live_and_never_comes_out(tmp_path, text):
     reference = byte_level()

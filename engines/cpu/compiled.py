@@ -110,7 +110,7 @@ def _telling(folder: Path) -> Iterator[None]:
 
     kept = "" if any(folder == Path(held.name) for held in _temporary) else f", once, and kept in {folder}"
 
-    class Teller(Listener):  # type: ignore[misc]  # numba has no types
+    class Teller(Listener):  # type: ignore[misc,unused-ignore]  # older numba has no types
         def on_start(self, event: Any) -> None:
             _say(f"compiling the cpu engine's kernels: about 20 s{kept}")
 
