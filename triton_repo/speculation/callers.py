@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -92,6 +93,7 @@ class Callers:
         self._expecting: SimpleQueue[Caller | None] = SimpleQueue()
         # With the time of the last check, the longest ago first.
         self._present: dict[Caller, float] = {}
+        self._lock = threading.Lock()
         threading.Thread(target=self._run, name="callers", daemon=True).start()
 
     def __len__(self) -> int:
@@ -100,7 +102,8 @@ class Callers:
     def welcome(self, sender: Any) -> Caller:
         """Return the caller behind a response sender; he is counted until his answer is over."""
         caller = Caller(sender, self._expecting.put)
-        self._present[caller] = time.monotonic()
+        with self._lock:
+            self._present[caller] = time.monotonic()
         # The thread sleeps while nobody is present.
         self._expecting.put(caller)
         return caller
@@ -110,16 +113,17 @@ class Callers:
 
     def _run(self) -> None:
         while True:
-            try:
+            caller: Caller | None = None
+            with suppress(Empty):
                 caller = self._expecting.get(timeout=CANCELLATION_CHECK_S if self._present else None)
-            except Empty:
-                pass
-            else:
                 if caller is None:
                     return
+            try:
                 if caller in self._present:
                     self._serve(caller)
-            self._check_the_next()
+                self._check_the_next()
+            except Exception as error:  # of Triton, over one of them; the others still wait
+                pb.Logger.log_error(f"tensorrt_llm_bls: callers: {type(error).__name__}: {error}")
 
     def _serve(self, caller: Caller) -> None:
         respond, unsent, is_last = caller.take()
@@ -127,12 +131,15 @@ class Callers:
             return
         if is_last:
             self._check(caller)
-            del self._present[caller]
         try:
             response = None if caller.has_gone else respond(unsent)
         except Exception as error:
             caller.fail_unexpectedly(error)
             return
+        if is_last:
+            # Before he hears it, so that there is room for the next request that he sends.
+            with self._lock:
+                del self._present[caller]
         flags = FINAL if is_last else 0
         if response is not None:
             caller.sender.send(response, flags=flags)
@@ -140,11 +147,13 @@ class Callers:
             caller.sender.send(flags=FINAL)
 
     def _check_the_next(self) -> None:
-        caller = next(iter(self._present), None)
-        if caller and time.monotonic() - self._present[caller] > CANCELLATION_CHECK_S:
+        with self._lock:
+            caller = next(iter(self._present), None)
+            if caller is None or time.monotonic() - self._present[caller] <= CANCELLATION_CHECK_S:
+                return
             del self._present[caller]
             self._present[caller] = time.monotonic()
-            self._check(caller)
+        self._check(caller)
 
     def _check(self, caller: Caller) -> None:
         ended = self._take_ended()
