@@ -122,13 +122,18 @@ def _outputs(ids: list[int]) -> dict[str, np.ndarray]:
 
 @contextmanager
 def dispatcher(
-    engines: EnginesDouble, *, timeout_s: float = LONG_S, max_rows: int = 8
+    engines: EnginesDouble,
+    *,
+    timeout_s: float = LONG_S,
+    max_rows: int = 8,
+    threads: int = 32,
+    most_stuck: int = 8,
 ) -> Iterator[tuple[Dispatcher, ThreadPoolExecutor]]:
-    with ThreadPoolExecutor(32) as threads:
+    with ThreadPoolExecutor(threads) as pool:
         timeouts: dict[Role, float] = {"target": timeout_s, "draft": timeout_s}
-        made = Dispatcher(engines.ask, threads, timeouts_s=timeouts, max_rows=max_rows)
+        made = Dispatcher(engines.ask, pool, timeouts_s=timeouts, max_rows=max_rows, most_stuck=most_stuck)
         try:
-            yield made, threads
+            yield made, pool
         finally:
             made.close()
 
@@ -247,3 +252,38 @@ def test_what_a_late_engine_says_is_dropped() -> None:
         released.set()
         late.result(LONG_S)
     assert answer.ids == before == alone(answer.request)
+
+
+@pytest.mark.parametrize("wedged", ["draft", "target"])
+def test_an_engine_that_never_answers_does_not_use_up_the_threads(wedged: Role) -> None:
+    released = threading.Event()
+
+    def wedge(engine: Role, rows: int) -> None:
+        if engine == wedged:
+            released.wait(LONG_S)
+
+    at_once, most_stuck = 4, 2
+    engines = EnginesDouble(on_request=wedge)
+    threads = 2 * (at_once + most_stuck)
+    with dispatcher(engines, timeout_s=0.05, threads=threads, most_stuck=most_stuck) as (running, pool):
+        for wave in range(5):
+            made = [AnswerDouble(replace(REQUEST, prompt_ids=(wave, i))) for i in range(at_once)]
+            for answer in made:
+                pool.submit(running.run, answer)
+            for answer in made:
+                assert answer.over.wait(LONG_S)
+        last = [
+            answer.error if wedged == "target" else answer.generation.speculation.off_reason
+            for answer in made
+        ]
+        assert all(f"the {wedged} engine has not answered 2 earlier calls" in str(word) for word in last)
+        released.set()
+        # Its threads come back one by one, and then it is asked again; on a busy machine some are late.
+        until = time.monotonic() + LONG_S
+        while True:
+            healed = AnswerDouble(REQUEST)
+            pool.submit(running.run, healed)
+            assert healed.over.wait(LONG_S)
+            if healed.ids == alone(REQUEST) and healed.generation.speculation.rounds:
+                break
+            assert time.monotonic() < until

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -74,16 +75,29 @@ class Dispatcher:
     Args:
         timeouts_s: how long a call of each engine may take.
         max_rows: calls that travel as one request.
+        most_stuck: an engine that has left so many calls without an answer is asked nothing until one
+            comes, because each of them keeps a thread.
     """
 
-    def __init__(self, ask: Ask, threads: Executor, *, timeouts_s: dict[Role, float], max_rows: int) -> None:
+    def __init__(
+        self,
+        ask: Ask,
+        threads: Executor,
+        *,
+        timeouts_s: dict[Role, float],
+        max_rows: int,
+        most_stuck: int,
+    ) -> None:
         self._ask = ask
         self._threads = threads
         self._timeouts_s = timeouts_s
         self._max_rows = max_rows
+        self._most_stuck = most_stuck
         self._lock = threading.Lock()
         self._ready: dict[Hashable, list[tuple[Answer, Asked]]] = {}
         self._on_their_way: dict[Hashable, _Batch] = {}
+        # Calls that were given up and may still get an answer.
+        self._stuck: Counter[Role] = Counter()
         self._closed = threading.Event()
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
@@ -107,6 +121,8 @@ class Dispatcher:
         while (batch := self._next(done)) is not None:
             self._make(batch)
             if batch.given_up:
+                with self._lock:
+                    self._stuck[batch.engine] -= 1
                 return
             done = batch
 
@@ -131,6 +147,10 @@ class Dispatcher:
     def _make(self, batch: _Batch) -> None:
         outcomes: Sequence[Reply | EngineCallError]
         try:
+            if self._stuck[batch.engine] >= self._most_stuck:
+                raise EngineCallError(
+                    f"the {batch.engine} engine has not answered {self._most_stuck} earlier calls"
+                )
             outcomes = self._ask(batch.engine, [asked.request for _, asked in batch.rows])
         except EngineCallError as error:
             outcomes = [error] * len(batch.rows)
@@ -172,6 +192,7 @@ class Dispatcher:
         timeout_s = self._timeouts_s[batch.engine]
         error = EngineCallError(f"the {batch.engine} engine gave no answer within {timeout_s:g} s")
         with self._lock:
+            self._stuck[batch.engine] += 1
             waiting = self._ready.pop(batch.kind, [])
         answers = [answer for answer, _ in (*batch.rows, *waiting)]
         self._end(answers, [error] * len(answers))
