@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import struct
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -206,6 +207,20 @@ def test_a_folder_that_cannot_be_written_is_an_error(result: BenchResult, tmp_pa
     (tmp_path / "file").touch()
     with pytest.raises(ClientError, match=r"file: plots cannot be written there: "):
         write_pictures(replace(result, loads=CLOSED[:1]), tmp_path / "file")
+
+
+def test_pictures_that_a_full_disk_cuts_short_leave_the_old_ones(result: BenchResult, tmp_path: Path) -> None:
+    """Of a full disk a double: for a moment this process may write no file beyond 1000 bytes."""
+    (tmp_path / "throughput.png").write_text("old")
+    small, limits = replace(result, loads=CLOSED[:1]), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(ClientError, match="plots cannot be written there: File too large"):
+            write_pictures(small, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.name for path in tmp_path.iterdir()] == ["throughput.png"]
+    assert (tmp_path / "throughput.png").read_text() == "old"
 
 
 def test_without_matplotlib_one_is_told_how_to_get_it(

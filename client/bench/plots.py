@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from trtspec.client.bench.drawing import Kind, Picture, begin, finish, label, looks, style
 from trtspec.client.bench.result import BenchResult, Distribution, Estimate, Load, Summary, Trial
 from trtspec.errors import ClientError
+from trtspec.whole_file import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +45,7 @@ def write_pictures(result: BenchResult, folder: Path) -> tuple[Path, ...]:
         folder.mkdir(parents=True, exist_ok=True)
         files = {folder / f"{one.name}.{kind}": one.to_bytes(kind) for one in found for kind in KINDS}
         for path, data in files.items():
-            path.write_bytes(data)
+            write_whole(path, data)
     except OSError as error:
         raise ClientError(f"{folder}: plots cannot be written there: {error.strerror}") from None
     return tuple(files)
