@@ -341,3 +341,46 @@ def test_the_config_of_a_compiled_engine_says_the_same_as_that_of_its_checkpoint
 def test_a_plan_survives_json():
     plan = plan_memory(deployment("Llama-3.1-8B", "Llama-3.2-1B"))
     assert MemoryPlan.model_validate_json(plan.model_dump_json()) == plan
+
+
+SLIDING = {"sliding_window": 1024, "layer_types": ["sliding_attention", "full_attention"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "window"),
+    [
+        ({}, None),
+        ({"sliding_window": None}, None),
+        ({"model_type": "mistral", "sliding_window": 1024}, 1024),
+        ({"model_type": "qwen2", "sliding_window": 1024}, None),
+        ({"model_type": "qwen2", "sliding_window": 1024, "use_sliding_window": False}, None),
+        ({"model_type": "qwen2", **SLIDING, "use_sliding_window": True}, 1024),
+        (
+            {"model_type": "qwen2", "sliding_window": 9, "use_sliding_window": True, "max_window_layers": 28},
+            None,
+        ),
+        (
+            {"model_type": "qwen2", "sliding_window": 9, "use_sliding_window": True, "max_window_layers": 21},
+            9,
+        ),
+        ({"model_type": "gemma3_text", **SLIDING}, 1024),
+        ({"model_type": "gemma3_text", **SLIDING, "layer_types": ["full_attention"] * 28}, None),
+    ],
+)
+def test_a_window_is_one_that_some_layer_has(changes: dict[str, Any], window: int | None):
+    config = {**PUBLISHED["Qwen2.5-7B"][0]}
+    for name in ("model_type", "sliding_window", "use_sliding_window", "max_window_layers", "layer_types"):
+        config.pop(name, None)
+    assert config["num_hidden_layers"] == 28
+    assert decoder_of({**config, **changes}, "model").window == window
+
+
+def test_a_window_shorter_than_sequences_is_a_note_and_changes_no_number():
+    plain = deployment("Qwen2.5-7B", "Qwen2.5-1.5B", max_seq_len=4096)
+    windowed = replace(plain.target, decoder=replace(plain.target.decoder, window=1024))
+    plan = plan_memory(replace(plain, target=windowed))
+    (note,) = plan.notes
+    assert note.startswith("the target has layers that attend to the last 1,024 tokens only")
+    assert plan.model_copy(update={"notes": ()}) == plan_memory(plain)
+    at_most = replace(plain.target, decoder=replace(plain.target.decoder, window=4096))
+    assert plan_memory(replace(plain, target=at_most)).notes == ()

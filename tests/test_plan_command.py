@@ -67,6 +67,15 @@ def test_a_pair_that_fits_is_shown_with_what_to_set(models, capsys):
     assert "max_tokens_in_paged_kv_cache set too" in shown
 
 
+def test_layers_with_a_window_are_told_in_a_note(models, capsys):
+    file = Path(models[1]) / "config.json"
+    file.write_text(json.dumps({**MODELS["draft-8b"], "model_type": "mistral", "sliding_window": 1024}))
+    main(["plan", *models, "--gpu", "B200"])
+    assert "note: the draft has layers that attend to the last 1,024 tokens only" in capsys.readouterr().out
+    main(["plan", *models, "--gpu", "B200", "--json"])
+    assert len(json.loads(capsys.readouterr().out)["notes"]) == 1
+
+
 def test_a_pair_that_does_not_fit_exits_with_3_and_says_what_would(models, capsys):
     assert stopped(["plan", *models, "--gpu", "H100"]) == 3
     shown = capsys.readouterr().out

@@ -26,6 +26,7 @@ class Decoder:
     is_fp8: bool  # the matrices are stored in FP8
     matrices: int  # parameters of attention and MLP in all layers, which tensor parallelism splits
     vectors: int  # all else outside embedding and head: norms, biases, routers; each rank has them
+    window: int | None = None  # tokens back that some layers attend to; None: all see the whole sequence
 
     @property
     def parameters(self) -> int:
@@ -132,7 +133,18 @@ def decoder_of(config: Mapping[str, Any], name: str, counted: Counted | None = N
         is_fp8=counted.is_fp8,
         matrices=counted.matrices,
         vectors=counted.vectors,
+        window=_window(config, sizes.layers),
     )
+
+
+def _window(config: Mapping[str, Any], layers: int) -> int | None:
+    # Only Qwen has the switch, off by default, and the layers before which nothing slides.
+    is_qwen = str(config.get("model_type")).startswith("qwen")
+    if not config.get("use_sliding_window", not is_qwen):
+        return None
+    kinds, full = config.get("layer_types"), _optional(config, "max_window_layers")
+    slides = "sliding_attention" in kinds if isinstance(kinds, list) else full is None or full < layers
+    return _optional(config, "sliding_window") if slides else None
 
 
 @dataclass(frozen=True)

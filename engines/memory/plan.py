@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from trtspec.engines.memory.advice import what_would_fit
 from trtspec.engines.memory.gpus import GIB
@@ -66,7 +66,24 @@ def plan_memory(deployment: Deployment, lengths: Sequence[int] = LENGTHS) -> Mem
         shared_fraction=shared_fraction(layout, tokens[0], usable) if together else None,
         gpus=gpu_uses(plans, usable),
         concurrency=tuple(concurrency(tokens, length, limits) for length in shown),
+        notes=tuple(_window_notes(deployment)),
     )
+
+
+def _window_notes(deployment: Deployment) -> Iterator[str]:
+    """Yield where a cache may need less: TensorRT-LLM drops what lies before a window that it is told of.
+
+    It is told by max_attention_window_size, in the LLM API max_attention_window, which both default to the
+    whole sequence.
+    """
+    for role, engine in (("target", deployment.target), ("draft", deployment.draft)):
+        window = engine.decoder.window
+        if window is not None and window < deployment.limits.max_seq_len:
+            yield (
+                f"the {role} has layers that attend to the last {window:,} tokens only; the plan keeps all "
+                "tokens in all layers, as TensorRT-LLM does unless max_attention_window_size is set, with "
+                "which a sequence may take less"
+            )
 
 
 def _shortage(deployment: Deployment, layout: Layout) -> str:

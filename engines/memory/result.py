@@ -69,3 +69,4 @@ class MemoryPlan(_Value):
     )
     gpus: tuple[GpuUse, ...]
     concurrency: tuple[Concurrency, ...]
+    notes: tuple[str, ...] = Field(default=(), description="where the plan is an upper estimate")

@@ -188,6 +188,8 @@ def _show(plan: MemoryPlan) -> None:
     console = Console(soft_wrap=True, highlight=False, markup=False)
     for table in (_models(plan), _gpus(plan), _sequences(plan)):
         console.print(table)
+    for note in plan.notes:
+        console.print(f"note: {note}")
     if plan.shared_fraction is not None:
         console.print(f"kv_cache_config.free_gpu_memory_fraction: {plan.shared_fraction}, for both together")
         return
