@@ -198,6 +198,20 @@ def test_a_body_without_its_end_is_a_broken_stream(way: str, cut_after: int) -> 
 
 
 @pytest.mark.parametrize("way", ["http", "async http"])
+def test_a_request_that_breaks_off_on_a_kept_connection_is_sent_no_more_often_than_on_a_new_one(
+    way: str,
+) -> None:
+    def script(asked: Asked) -> Iterator[Any]:
+        yield last() if asked.prompt == "first" else Cut()
+
+    with serving_http(script) as server, client_for(way, server.url, retry=Retry(attempts=1)) as client:
+        client.generate("first")
+        with pytest.raises(ConnectionFailed):
+            client.generate("x")
+        assert [asked.prompt for asked in server.asked] == ["first", "x"]
+
+
+@pytest.mark.parametrize("way", ["http", "async http"])
 @pytest.mark.parametrize(
     "nonsense", [b"data: {\n\n", b"data: [1]\n\n", b'data: {"text_output": {}}\n\n', b'data: {"output_ids"']
 )
