@@ -27,6 +27,7 @@ from trtspec.client._results import (
 from trtspec.client._retry import Retry
 from trtspec.client._transport import InferRequest, InferResponse
 
+MOMENT_S = 1e-3
 _REASONS = ("stop", "length", "cancelled")
 _TIMES = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
 
@@ -40,21 +41,43 @@ class Terms:
     # Draws from [0, 1).
     draw: Callable[[], float]
 
+    def wait_s(self, error: CallFailed, attempt: int, deadline: Deadline) -> float | None:
+        """Return how long to wait after this attempt, the first being 1; None: do not ask again."""
+        wait_s = self.retry.wait_s(error, attempt, self.draw())
+        left_s = deadline.left_s()
+        if wait_s is None or (left_s is not None and wait_s + MOMENT_S >= left_s):
+            return None
+        return wait_s
 
-class Answer:
-    """What has come of one answer.
+
+@dataclass(frozen=True)
+class Deadline:
+    """When the time for a call is up, with all that is asked for it.
 
     Args:
-        request: what is asked, with the time it may take.
-        started: when that time began, by `terms.clock`.
+        started, allowed_s: when it began and how long it may be, by the clock; None: no limit.
     """
 
-    def __init__(self, request: InferRequest, metadata: Metadata, terms: Terms, started: float) -> None:
+    started: float
+    allowed_s: float | None
+    clock: Callable[[], float]
+
+    def left_s(self) -> float | None:
+        """What is left of it, at the end a moment, in which whoever is asked says that it is up."""
+        if self.allowed_s is None:
+            return None
+        return max(self.started + self.allowed_s - self.clock(), MOMENT_S)
+
+
+class Answer:
+    """What has come of one answer."""
+
+    def __init__(self, request: InferRequest, metadata: Metadata, terms: Terms, deadline: Deadline) -> None:
         self.request_id = request.id
         self.closed = False
         self._request = request
         self._terms = terms
-        self._started = started
+        self._deadline = deadline
         self._pieces = _Pieces(metadata, request.inputs.keys())
         self._attempts = 1
         self._first_delta: float | None = None
@@ -79,10 +102,7 @@ class Answer:
 
     def request(self) -> InferRequest:
         """Return the request with the time that is left for it."""
-        if self._request.timeout_s is None:
-            return self._request
-        left_s = self._started + self._request.timeout_s - self._terms.clock()
-        return replace(self._request, left_s=max(left_s, 1e-3))
+        return replace(self._request, left_s=self._deadline.left_s())
 
     def take(self, response: InferResponse | None) -> Delta | None:
         """Return what a response adds, None when that is nothing; None in its place is the end."""
@@ -114,9 +134,8 @@ class Answer:
             return 0.0
         wait_s = None
         if not self._begun:
-            wait_s = self._terms.retry.wait_s(error, self._attempts, self._terms.draw())
-        left_s = self.request().left_s
-        if wait_s is None or (left_s is not None and wait_s >= left_s):
+            wait_s = self._terms.wait_s(error, self._attempts, self._deadline)
+        if wait_s is None:
             self._error = error
             raise error
         self._attempts += 1
@@ -124,8 +143,9 @@ class Answer:
 
     def _finish(self, *, cancelled: bool = False) -> None:
         now = self._terms.clock()
-        first = None if self._first_delta is None else self._first_delta - self._started
-        timings = Timings(first, now - self._started, self._attempts, self._pieces.server_times())
+        started = self._deadline.started
+        first = None if self._first_delta is None else self._first_delta - started
+        timings = Timings(first, now - started, self._attempts, self._pieces.server_times())
         whole = self._pieces.generation(cancelled=cancelled)
         self._result = replace(whole, request_id=self.request_id, timings=timings)
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from trtspec.client._answer import Answer, Terms
+from trtspec.client._answer import Answer, Deadline, Terms
 from trtspec.client._calls import (
     CANARY,
     CANARY_OPTIONS,
@@ -18,7 +18,6 @@ from trtspec.client._calls import (
     checked_messages,
     is_unknown,
     no_model,
-    question_s,
     with_canary,
 )
 from trtspec.client._connect import connect_async
@@ -128,17 +127,17 @@ class AsyncClient:
 
     async def health(self, *, canary: bool = True, timeout_s: float = HEALTH_TIMEOUT_S) -> Health:
         """Return how the server is; all False when none answers."""
-        timeout_s, name = question_s(timeout_s), self._calls.models[0]
+        deadline, name = self._calls.begin_question(timeout_s), self._calls.models[0]
         try:
-            name = (await self._find_model(timeout_s)).model
+            name = (await self._find_model(deadline)).model
         except CallFailed as error:
-            health = await self._transport.health(name, timeout_s)
+            health = await self._transport.health(name, deadline.left_s())
             return with_canary(health, error) if canary else health
-        health = await self._transport.health(name, timeout_s)
+        health = await self._transport.health(name, deadline.left_s())
         if not (canary and health.live):
             return health
         try:
-            await self.generate(CANARY, timeout_s=timeout_s, **CANARY_OPTIONS)
+            await self.generate(CANARY, timeout_s=deadline.left_s(), **CANARY_OPTIONS)
         except CallFailed as error:
             return with_canary(health, error)
         return with_canary(health, None)
@@ -150,18 +149,11 @@ class AsyncClient:
 
     async def metadata(self, *, timeout_s: float | None = None) -> Metadata:
         """Return what the server says of itself and of the model; asked once."""
-        attempt = 1
-        while self._metadata is None:
-            try:
-                self._metadata = await self._find_model(self._calls.allowed_s(timeout_s))
-            except CallFailed as error:
-                await self._sleep(self._calls.wait_s(error, attempt))
-                attempt += 1
-        return self._metadata
+        return await self._described(self._calls.begin(timeout_s))
 
     async def metrics(self, *, timeout_s: float = HEALTH_TIMEOUT_S) -> Metrics:
         """Return the server's counters, Triton's own and those of its models."""
-        return parse_metrics(await self._transport.metrics(question_s(timeout_s)))
+        return parse_metrics(await self._transport.metrics(self._calls.begin_question(timeout_s).left_s()))
 
     async def close(self) -> None:
         """Close the connection; answers still under way are cancelled."""
@@ -170,18 +162,30 @@ class AsyncClient:
 
     def _ask(self, prompt: Prompt, options: Options, timeout_s: float | None, *, stream: bool) -> AsyncStream:
         async def begin() -> Answer:
-            started = self._calls.terms.clock()
-            allowed_s = self._calls.allowed_s(timeout_s)
-            metadata = await self.metadata(timeout_s=allowed_s)
+            deadline = self._calls.begin(timeout_s)
+            metadata = await self._described(deadline)
             streams = stream or self._endpoint.always_streams
-            return self._calls.answer(prompt, options, metadata, allowed_s, started, stream=streams)
+            return self._calls.answer(prompt, options, metadata, deadline, stream=streams)
 
         return AsyncStream(begin, self._transport, self._sleep)
 
-    async def _find_model(self, timeout_s: float | None) -> Metadata:
+    async def _described(self, deadline: Deadline) -> Metadata:
+        attempt = 1
+        while self._metadata is None:
+            try:
+                self._metadata = await self._find_model(deadline)
+            except CallFailed as error:
+                wait_s = self._calls.terms.wait_s(error, attempt, deadline)
+                if wait_s is None:
+                    raise
+                await self._sleep(wait_s)
+                attempt += 1
+        return self._metadata
+
+    async def _find_model(self, deadline: Deadline) -> Metadata:
         for name in self._calls.models:
             try:
-                return await self._transport.metadata(name, timeout_s)
+                return await self._transport.metadata(name, deadline.left_s())
             except RequestRefused as error:
                 refused = error
                 if not is_unknown(error):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trtspec.client._answer import Answer, Terms
-from trtspec.client._errors import CallFailed, InvalidArgument, RequestRefused
+from trtspec.client._answer import Answer, Deadline, Terms
+from trtspec.client._errors import InvalidArgument, RequestRefused
 from trtspec.client._metadata import MODELS, Metadata, fit
 from trtspec.client._options import Message, Options, Prompt, tensors
 from trtspec.client._transport import Health, InferRequest
@@ -44,30 +44,28 @@ class Calls:
         prompt: Prompt,
         options: Options,
         metadata: Metadata,
-        timeout_s: float | None,
-        started: float,
+        deadline: Deadline,
         *,
         stream: bool,
     ) -> Answer:
         """Return the answer to be, with the request for it."""
         inputs = fit(tensors(prompt, options, stream=stream), metadata)
-        request = InferRequest(metadata.model, uuid.uuid4().hex, inputs, timeout_s)
-        return Answer(request, metadata, self.terms, started)
+        request = InferRequest(metadata.model, uuid.uuid4().hex, inputs, deadline.allowed_s)
+        return Answer(request, metadata, self.terms, deadline)
 
-    def allowed_s(self, timeout_s: float | None) -> float | None:
-        """Return the time for a call, None for no limit; InvalidArgument when there can be none any more."""
+    def begin(self, timeout_s: float | None) -> Deadline:
+        """Return the time for a call, which begins now; InvalidArgument when there can be no call."""
         if self.closed:
             raise InvalidArgument("client: found it closed, expected it open; make another")
         check_timeout(timeout_s)
         allowed_s = self.timeout_s if timeout_s is None else timeout_s
-        return None if allowed_s is None or allowed_s > MOST_TIMEOUT_S else allowed_s
+        has_limit = allowed_s is not None and allowed_s <= MOST_TIMEOUT_S
+        return Deadline(self.terms.clock(), allowed_s if has_limit else None, self.terms.clock)
 
-    def wait_s(self, error: CallFailed, attempt: int) -> float:
-        """Return after how many seconds to ask again; raises the error when not to."""
-        wait_s = self.terms.retry.wait_s(error, attempt, self.terms.draw())
-        if wait_s is None:
-            raise error
-        return wait_s
+    def begin_question(self, timeout_s: float) -> Deadline:
+        """Return the time for a method that is never without limit, which begins now."""
+        check_timeout(timeout_s)
+        return self.begin(min(timeout_s, MOST_TIMEOUT_S))
 
 
 def is_unknown(error: RequestRefused) -> bool:
@@ -89,12 +87,6 @@ def check_timeout(timeout_s: float | None) -> None:
         raise InvalidArgument(
             f"timeout_s: found {timeout_s!r}, expected a positive number of seconds; math.inf is no limit"
         )
-
-
-def question_s(timeout_s: float) -> float:
-    """Return the time for a single question, which is never without limit."""
-    check_timeout(timeout_s)
-    return min(timeout_s, MOST_TIMEOUT_S)
 
 
 def checked_messages(messages: Sequence[Message]) -> Sequence[Message]:

@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from trtspec.client._answer import Terms
+from trtspec.client._answer import Deadline, Terms
 from trtspec.client._calls import (
     CANARY,
     CANARY_OPTIONS,
@@ -18,12 +18,12 @@ from trtspec.client._calls import (
     checked_messages,
     is_unknown,
     no_model,
-    question_s,
     with_canary,
 )
 from trtspec.client._connect import connect
 from trtspec.client._endpoint import Endpoint, Tls, endpoint
 from trtspec.client._errors import CallFailed, RequestRefused
+from trtspec.client._failures import Call
 from trtspec.client._many import OnAnswer, ask_many, ignore
 from trtspec.client._metadata import Metadata
 from trtspec.client._metrics import Metrics, parse_metrics
@@ -35,8 +35,6 @@ from trtspec.client._transport import Health, Transport
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-_T = TypeVar("_T")
 
 
 class Client:
@@ -159,19 +157,19 @@ class Client:
 
         Args:
             canary: also ask for one token, which must come back.
-            timeout_s: for each of the questions.
+            timeout_s: for all of it.
         """
-        timeout_s, name = question_s(timeout_s), self._calls.models[0]
+        deadline, name = self._calls.begin_question(timeout_s), self._calls.models[0]
         try:
-            name = self._find_model(timeout_s).model
+            name = (self._find_model(deadline)).model
         except CallFailed as error:
-            health = self._transport.health(name, timeout_s)
+            health = self._transport.health(name, deadline.left_s())
             return with_canary(health, error) if canary else health
-        health = self._transport.health(name, timeout_s)
+        health = self._transport.health(name, deadline.left_s())
         if not (canary and health.live):
             return health
         try:
-            self.generate(CANARY, timeout_s=timeout_s, **CANARY_OPTIONS)
+            self.generate(CANARY, timeout_s=deadline.left_s(), **CANARY_OPTIONS)
         except CallFailed as error:
             return with_canary(health, error)
         return with_canary(health, None)
@@ -183,15 +181,11 @@ class Client:
 
     def metadata(self, *, timeout_s: float | None = None) -> Metadata:
         """Return what the server says of itself and of the model; asked once."""
-        with self._lock:
-            if self._metadata is None:
-                allowed_s = self._calls.allowed_s(timeout_s)
-                self._metadata = self._persistently(lambda: self._find_model(allowed_s))
-            return self._metadata
+        return self._described(self._calls.begin(timeout_s))
 
     def metrics(self, *, timeout_s: float = HEALTH_TIMEOUT_S) -> Metrics:
         """Return the server's counters, Triton's own and those of its models."""
-        return parse_metrics(self._transport.metrics(question_s(timeout_s)))
+        return parse_metrics(self._transport.metrics(self._calls.begin_question(timeout_s).left_s()))
 
     def close(self) -> None:
         """Close the connection; answers still under way are cancelled."""
@@ -199,28 +193,36 @@ class Client:
         self._transport.close()
 
     def _ask(self, prompt: Prompt, options: Options, timeout_s: float | None, *, stream: bool) -> Stream:
-        started = self._calls.terms.clock()
-        allowed_s = self._calls.allowed_s(timeout_s)
-        metadata = self.metadata(timeout_s=allowed_s)
+        deadline = self._calls.begin(timeout_s)
+        metadata = self._described(deadline)
         streams = stream or self._endpoint.always_streams
-        answer = self._calls.answer(prompt, options, metadata, allowed_s, started, stream=streams)
+        answer = self._calls.answer(prompt, options, metadata, deadline, stream=streams)
         return Stream(answer, self._transport, self._sleep)
 
-    def _find_model(self, timeout_s: float | None) -> Metadata:
+    def _described(self, deadline: Deadline) -> Metadata:
+        if not self._lock.acquire(timeout=-1 if deadline.allowed_s is None else deadline.allowed_s):
+            raise Call(self._endpoint.address, timeout_s=deadline.allowed_s).failure("DEADLINE_EXCEEDED", "")
+        try:
+            attempt = 1
+            while self._metadata is None:
+                try:
+                    self._metadata = self._find_model(deadline)
+                except CallFailed as error:
+                    wait_s = self._calls.terms.wait_s(error, attempt, deadline)
+                    if wait_s is None:
+                        raise
+                    self._sleep(wait_s)
+                    attempt += 1
+            return self._metadata
+        finally:
+            self._lock.release()
+
+    def _find_model(self, deadline: Deadline) -> Metadata:
         for name in self._calls.models:
             try:
-                return self._transport.metadata(name, timeout_s)
+                return self._transport.metadata(name, deadline.left_s())
             except RequestRefused as error:
                 refused = error
                 if not is_unknown(error):
                     raise
         raise no_model(self._calls.models, refused)
-
-    def _persistently(self, ask: Callable[[], _T]) -> _T:
-        attempt = 1
-        while True:
-            try:
-                return ask()
-            except CallFailed as error:
-                self._sleep(self._calls.wait_s(error, attempt))
-                attempt += 1

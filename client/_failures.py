@@ -63,7 +63,7 @@ class Call:
         """Return the error; `begun`: a response had come before."""
         kind, message = _explain(status, words, begun=begun)
         if kind is DeadlineExceeded and self.timeout_s is not None:
-            message = f"the answer was not whole after {self.timeout_s:g} s; {message}"
+            message = f"the answer was not whole after {round(self.timeout_s, 3):g} s; {message}"
         return self._error(kind, message, status, words)
 
     def client_closed(self, *, begun: bool = False) -> CallFailed:

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from four_clients import PATIENCE_S, WAYS, asking, client_for
-from scripted_server import Asked, Fault, Step
+from scripted_server import Asked, Fault, Step, last
 
 from trtspec.client import (
     ClientError,
     ConnectionFailed,
+    InvalidArgument,
     StreamBroken,
 )
 
@@ -100,6 +101,16 @@ def test_an_answer_that_was_to_be_asked_for_again_is_not_when_the_client_was_clo
         with pytest.raises(ConnectionFailed, match=CLOSED):
             client.generate("x")
         assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_closed_client_refuses_all_its_methods(way: str) -> None:
+    with asking(way, lambda _: [last()]) as (_, client):
+        client.metadata()
+        client.close()
+        for ask in (client.metadata, client.health, client.metrics, client.is_ready):
+            with pytest.raises(InvalidArgument, match=r"^client: found it closed"):
+                ask()
 
 
 @contextmanager
