@@ -165,6 +165,7 @@ class _Pieces:
         # A server may cut between the bytes of a character; ours does not.
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._repeated = 0
+        self._accumulates = self.metadata.accumulates
 
     def take(self, response: InferResponse) -> Delta | None:
         outputs = response.outputs
@@ -204,7 +205,7 @@ class _Pieces:
         if "text_output" not in outputs:
             return b""
         piece = b"".join(outputs["text_output"].flat)
-        if self.metadata.accumulates:
+        if self._accumulates:
             piece, self._repeated = piece[self._repeated :], len(piece)
         return piece
 

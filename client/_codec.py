@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
-from tritonclient.utils import (
-    deserialize_bytes_tensor,
-    np_to_triton_dtype,
-    serialize_byte_tensor,
-    triton_to_np_dtype,
-)
+from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor, triton_to_np_dtype
 
 from trtspec.client._metadata import Metadata, TensorSpec
 from trtspec.client._transport import InferRequest
@@ -30,9 +26,10 @@ def encode(request: InferRequest) -> Any:
 
 
 def decode(message: Any) -> dict[str, NDArray[Any]]:
-    """Return the outputs of a ModelInferResponse by name."""
+    """Return the outputs of a ModelInferResponse by name; ValueError when it contradicts itself."""
     return {
-        output.name: _from_bytes(raw, output.datatype).reshape(output.shape)
+        # A list, for numpy takes three times as long to read the shape out of the message.
+        output.name: _from_bytes(raw, output.datatype).reshape(output.shape[:])
         for output, raw in zip(message.outputs, message.raw_output_contents, strict=True)
     }
 
@@ -60,5 +57,16 @@ def _to_bytes(array: NDArray[Any]) -> bytes:
 
 def _from_bytes(raw: bytes, datatype: str) -> NDArray[Any]:
     if datatype == "BYTES":
-        return np.asarray(deserialize_bytes_tensor(raw), object)
+        return np.array(list(_strings(raw)), object)
     return np.frombuffer(raw, triton_to_np_dtype(datatype))
+
+
+def _strings(raw: bytes) -> Iterator[bytes]:
+    """Yield the elements of a BYTES tensor, each after its length."""
+    end = 0
+    while end < len(raw):
+        start = end + 4
+        end = start + int.from_bytes(raw[end:start], "little")
+        yield raw[start:end]
+    if end > len(raw):
+        raise ValueError(f"a string of {end - start} bytes, of which {len(raw) - start} are there")

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_http_server import serving_http
 from scripted_server import Fault, ScriptedServer, Step, last
+from tritonclient.grpc import service_pb2
 
 from trtspec.client import (
     AsyncClient,
@@ -39,6 +40,8 @@ from trtspec.client import (
 )
 from trtspec.client._endpoint import endpoint
 from trtspec.client._events import EventParser, error_of, read_json, write_json
+from trtspec.client._failures import Call
+from trtspec.client._grpc import read
 from trtspec.client._metrics import parse_metrics
 
 SECRET = "sk-do-not-show"
@@ -483,6 +486,15 @@ def test_mocks_serve_both_clients_and_other_models() -> None:
     text, closed_early = asyncio.run(ask())
     assert text == "Hello"
     assert len(closed_early) == 1
+
+
+@pytest.mark.parametrize("raw", [b"\5\0\0\0abcd", b"\1\0\0", b"\0\0\0\0\xff\xff\xff\xff"])
+def test_a_string_that_is_shorter_than_it_says_is_a_broken_stream(raw: bytes) -> None:
+    message = service_pb2.ModelInferResponse()
+    message.outputs.add(name="text_output", datatype="BYTES", shape=[1, 1])
+    message.raw_output_contents.append(raw)
+    with pytest.raises(StreamBroken, match="a response that contradicts itself"):
+        read(message, Call("host:8001"))
 
 
 def test_a_body_is_json_that_triton_reads() -> None:
