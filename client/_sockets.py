@@ -53,8 +53,10 @@ def dial(
             _connect(connecting, address, left_s, hold)
             connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return connecting if context is None else _encrypted(connecting, host, context, left_s, hold)
-        except OSError as error:
+        except BaseException as error:
             connecting.close()
+            if not isinstance(error, OSError):
+                raise
             failed = error
     raise failed
 
