@@ -51,7 +51,8 @@ class Warp:
             edge = max(kept, int((least < self.top_p * (least + 1 - before)).sum()))
         p_V = np.zeros(len(scores_V))
         p_V[order[:kept]] = exponents[:kept] / exponents[:kept].sum()
-        allowed_V = logits_V >= float(logits_V[order[edge - 1]]) - slack
+        # Logits that differ in their last bit may be the same score, and so in any order.
+        allowed_V = logits_V >= float(logits_V[order[:edge]].min()) - slack
         return p_V, allowed_V
 
 
