@@ -21,6 +21,8 @@ from trtspec.client import AsyncClient, AsyncStream, Client, Delta
 WAYS = ("grpc", "http", "async grpc", "async http")
 # Longer than anything here takes, shorter than anyone waits for a hang.
 PATIENCE_S = 30
+# Times that are up soon; a longer one where a slow machine has not come so far in the one before.
+SOON_S = (0.3, 3, 20)
 
 
 @contextmanager
