@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
+from processes import ends
 from safetensors.torch import load_file, save_file
 from tritonclient.grpc.model_config_pb2 import ModelConfig
-from trtllm_build_double import install
+from trtllm_build_double import install, read_calls
 
 from trtspec.build.convert.converter import convert
 from trtspec.build.options import BuildOptions
@@ -64,8 +65,7 @@ class Tools:
         self.environment.setenv("TRTLLM_BUILD_SM", str(sm))
 
     def events(self, kind: str = "begin") -> dict[str, Any]:
-        lines = self.calls.read_text().splitlines() if self.calls.exists() else []
-        entries = [json.loads(line) for line in lines]
+        entries = read_calls(self.calls) if self.calls.exists() else []
         return {entry["role"]: entry for entry in entries if entry["event"] == kind}
 
 
@@ -382,7 +382,7 @@ def test_an_engine_that_fails_ends_the_one_beside_it(tools: Tools, demo_pair: Pa
     tools.environment.setenv("TRTLLM_BUILD_OTHER_FAULT", "exit")
     with pytest.raises(BuildError, match="draft: trtllm-build ended with exit code 3"):
         build_in(demo_pair, tmp_path)
-    assert not alive(tools.events("begin")["target"]["pid"])
+    assert ends(tools.events("begin")["target"]["pid"])
 
 
 def test_a_second_build_of_the_same_compiles_nothing(tools: Tools, demo_pair: Path, tmp_path: Path) -> None:
@@ -433,22 +433,8 @@ def test_a_compilation_that_hangs_ends_with_the_build(
     _, said = process.communicate(timeout=60)
     assert process.returncode == code, said
     for event in ("worker", "begin"):
-        await_end(tools.events(event)["target"]["pid"], patience_s=60 if number == signal.SIGKILL else 0)
+        assert ends(tools.events(event)["target"]["pid"])
     assert [path.name for path in (tmp_path / "work").iterdir()] == ["pair.target.log"]
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def await_end(pid: int, patience_s: float) -> None:
-    deadline = time.monotonic() + patience_s
-    while alive(pid):
-        assert time.monotonic() < deadline, "still running"
-        time.sleep(0.05)
 
 
 def test_a_program_that_cannot_be_started_is_an_exit_code_and_a_line_in_the_log(tmp_path: Path) -> None:
@@ -471,7 +457,7 @@ def test_children_that_a_program_leaves_are_ended_too(tmp_path: Path) -> None:
         run_logged(["sh", "-c", program], log, folder=tmp_path, environment=os.environ, go_on=lambda: None)
         == 0
     )
-    assert not alive(int(log.read_text()))
+    assert ends(int(log.read_text()))
 
 
 def test_a_build_that_ends_elsewhere_ends_the_compilation(tmp_path: Path) -> None:

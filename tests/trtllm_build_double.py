@@ -74,6 +74,11 @@ def nvidia_smi(arguments: list[str]) -> None:
         _say(", ".join(answers[field] for field in fields))
 
 
+def read_calls(file: Path) -> list[dict[str, Any]]:
+    """Return what was recorded; a line without its end is being written."""
+    return [json.loads(line) for line in file.read_text().rpartition("\n")[0].splitlines()]
+
+
 def main() -> int:
     """Be `trtllm-build`."""
     args = _parser().parse_args()
@@ -270,8 +275,8 @@ def _meet() -> bool:
     """Wait until runs of both roles have begun; return whether they have."""
     patience = time.monotonic() + 60
     while time.monotonic() < patience:
-        lines = Path(os.environ["TRTLLM_BUILD_CALLS"]).read_text().splitlines()
-        if {entry["role"] for entry in map(json.loads, lines)} == {"target", "draft"}:
+        calls = read_calls(Path(os.environ["TRTLLM_BUILD_CALLS"]))
+        if {entry["role"] for entry in calls} == {"target", "draft"}:
             return True
         time.sleep(0.02)
     return False
