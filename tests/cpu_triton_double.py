@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -53,6 +53,8 @@ class Call:
     outputs: Sequence[str]
     id: str = ""
     cancelled: bool = False
+    # The first response to be taken holds the engine up until this is so.
+    until: Callable[[], bool] = lambda: True
     responses: list[InferenceResponse] = field(default_factory=list)
     ended: bool = False
 
@@ -76,6 +78,10 @@ class Call:
         if response is not None:
             self.responses.append(response)
         self.ended = bool(flags & FINAL)
+        for _ in range(6000):
+            if self.until():
+                return
+            time.sleep(0.005)
 
     def wait(self, responses: int | None = None) -> Call:
         """Wait for the final flag, or for so many responses."""

@@ -82,6 +82,11 @@ def execute(model: Any, outputs: tuple[str, ...] = IDS, **inputs: Any) -> Call:
     return call.wait()
 
 
+def has_arrived(model: Any) -> bool:
+    """Whether there is something that the engine's thread has not taken in."""
+    return not model._arrived.empty()
+
+
 def test_an_answer_is_the_prompt_and_the_new_tokens(model: Any, answer: list[int]) -> None:
     call = execute(model)
     assert call.output("output_ids").tolist() == [[PROMPT + answer]]
@@ -145,9 +150,10 @@ def test_many_requests_at_once_each_get_their_answer(model: Any, answer: list[in
 
 def test_stop_ends_the_request_in_flight_with_that_id_and_no_other(model: Any) -> None:
     long = {"request_output_len": np.array([[120]], np.int32), "streaming": np.array([[True]])}
-    mine, other = Call(asked(**long), IDS, id="mine"), Call(asked(**long), IDS, id="other")
+    mine = Call(asked(**long), IDS, id="mine", until=lambda: mine.ended or has_arrived(model))
+    other = Call(asked(**long), IDS, id="other")
     model.execute([mine, other])
-    mine.wait(responses=2)
+    mine.wait(responses=1)
     stop = Call({"stop": np.array([[True]])}, IDS, id="mine")
     model.execute([stop])
     assert stop.wait().responses == []
@@ -160,10 +166,12 @@ def test_a_client_that_has_gone_frees_its_place(model: Any, monkeypatch: pytest.
     # At every step: this model would be done before a tenth of a second is over.
     monkeypatch.setattr(sys.modules[type(model).__module__], "_CANCELLATION_CHECK_S", 0.0)
     long = {"request_output_len": np.array([[120]], np.int32), "streaming": np.array([[True]])}
-    gone = [Call(asked(**long), IDS) for _ in range(3)]
+    gone: list[Call] = []
+    gone += [Call(asked(**long), IDS, until=lambda: gone[-1].cancelled) for _ in range(3)]
     model.execute(gone)
+    gone[0].wait(responses=1)
     for call in gone:
-        call.wait(responses=1).cancelled = True
+        call.cancelled = True
     assert len(execute(model).responses) == 1
     for call in gone:
         last = call.wait().responses[-1].error
@@ -204,9 +212,8 @@ class FailingDecoder:
 
 def test_unloading_ends_what_is_in_flight(model_class: Any, repository: Path) -> None:
     model = start(model_class, repository)
-    call = Call(
-        asked(request_output_len=np.array([[120]], np.int32), streaming=np.array([[True]])), IDS, id="x"
-    )
+    long = {"request_output_len": np.array([[120]], np.int32), "streaming": np.array([[True]])}
+    call = Call(asked(**long), IDS, until=lambda: has_arrived(model))
     model.execute([call])
     call.wait(responses=1)
     model.finalize()

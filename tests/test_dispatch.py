@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,13 +125,13 @@ def _outputs(ids: list[int]) -> dict[str, np.ndarray]:
 def dispatcher(
     engines: EnginesDouble,
     *,
-    timeout_s: float = LONG_S,
     max_rows: int = 8,
     threads: int = 32,
     most_stuck: int = 8,
+    **timeouts_s: float,
 ) -> Iterator[tuple[Dispatcher, ThreadPoolExecutor]]:
     with ThreadPoolExecutor(threads) as pool:
-        timeouts: dict[Role, float] = {"target": timeout_s, "draft": timeout_s}
+        timeouts: dict[Any, float] = {"target": LONG_S, "draft": LONG_S, **timeouts_s}
         made = Dispatcher(engines.ask, pool, timeouts_s=timeouts, max_rows=max_rows, most_stuck=most_stuck)
         try:
             yield made, pool
@@ -221,7 +222,7 @@ def test_an_engine_that_does_not_answer_is_given_up(wedged: Role) -> None:
 
     requests = [replace(REQUEST, prompt_ids=(i,)) for i in range(6)]
     made = [AnswerDouble(request) for request in requests]
-    with dispatcher(EnginesDouble(on_request=wedge), timeout_s=0.3) as (running, threads):
+    with dispatcher(EnginesDouble(on_request=wedge), **{wedged: 0.3}) as (running, threads):
         for answer in made:
             threads.submit(running.run, answer)
         for answer in made:
@@ -245,7 +246,7 @@ def test_what_a_late_engine_says_is_dropped() -> None:
         if len(made_calls) == 1:
             released.wait(LONG_S)
 
-    with dispatcher(EnginesDouble(on_request=wedge), timeout_s=0.3) as (running, threads):
+    with dispatcher(EnginesDouble(on_request=wedge), draft=0.3) as (running, threads):
         late = threads.submit(running.run, answer)
         assert answer.over.wait(LONG_S)
         before = answer.ids
@@ -265,7 +266,8 @@ def test_an_engine_that_never_answers_does_not_use_up_the_threads(wedged: Role) 
     at_once, most_stuck = 4, 2
     engines = EnginesDouble(on_request=wedge)
     threads = 2 * (at_once + most_stuck)
-    with dispatcher(engines, timeout_s=0.05, threads=threads, most_stuck=most_stuck) as (running, pool):
+    limits = {wedged: 0.05}
+    with dispatcher(engines, threads=threads, most_stuck=most_stuck, **limits) as (running, pool):
         for wave in range(5):
             made = [AnswerDouble(replace(REQUEST, prompt_ids=(wave, i))) for i in range(at_once)]
             for answer in made:

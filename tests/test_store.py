@@ -20,7 +20,7 @@ from trtspec.build.checkpoint import open_checkpoint
 from trtspec.build.options import BuildOptions
 from trtspec.build.pair import build
 from trtspec.build.stages import NoFacts, Stage
-from trtspec.build.store.hashes import Hashes
+from trtspec.build.store.hashes import SETTLED_NS, Hashes
 from trtspec.build.store.keys import as_json, build_keys, digest, stage_keys, versions
 from trtspec.build.store.sources import read_source, revision_of
 from trtspec.build.store.store import default_cache
@@ -182,11 +182,16 @@ def test_notes_that_say_nothing_are_no_error(tmp_path: Path, note: str) -> None:
     assert hashes.of([file]) == [first]
 
 
-def test_a_file_written_this_moment_is_not_remembered(tmp_path: Path) -> None:
+def test_a_file_written_this_moment_is_not_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file, hashes = tmp_path / "weights", Hashes(tmp_path / "hashes")
     file.write_bytes(b"one")
-    hashes.of([file])
-    assert hashes.unread_bytes([file]) == 3
+    for age_ns, unread in ((0, 3), (SETTLED_NS, 3), (SETTLED_NS + 1, 0)):
+        settle(file)
+        monkeypatch.setattr("time.time_ns", lambda age_ns=age_ns: 10**18 + age_ns)
+        hashes.of([file])
+        assert hashes.unread_bytes([file]) == unread
 
 
 def test_what_cannot_matter_is_no_source(checkpoints: Path) -> None:
