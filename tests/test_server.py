@@ -13,7 +13,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -30,8 +30,11 @@ from trtspec.triton_repo.server import FREE_PORTS, Server, serve
 from trtspec.triton_repo.server.canary import ask_for_tokens, generation_request, models_are_loaded
 from trtspec.triton_repo.server.endpoints import Endpoints
 from trtspec.triton_repo.server.installation import Installation
+from trtspec.triton_repo.server.server_log import still_loading
 
 GONE_WITHIN_S = 15.0
+# Far above what anything here takes.
+PATIENCE_S = 60.0
 SECRET_PROMPT = "the patient's name is Ada"
 
 CONFIGURATION = """
@@ -103,6 +106,13 @@ def command_lines(needle: str) -> list[str]:
             if needle in line:
                 found.append(line)
     return found
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 class Traces:
@@ -312,12 +322,18 @@ def test_a_model_that_hangs_is_named_when_the_time_is_over(tmp_path: Path, trace
     (tmp_path / "child").touch()
     hangs = model(initialize=f"{child}; time.sleep(1000)")
     repository = write_repository(tmp_path / "repo", tensorrt_llm_bls=ECHO, hangs=hangs)
-    options = replace(FREE_PORTS, start_timeout_s=2.0)
+    options = replace(FREE_PORTS, start_timeout_s=1.0)
+
+    def let_the_other_load(server: Server) -> None:
+        traces.note(server)
+        wait_until(lambda: "successfully loaded 'tensorrt_llm_bls'" in server.log.read_text())
+        wait_until(lambda: still_loading(server.log.read_text()) == ["hangs"])
+
     with (
         pytest.raises(
-            ServerError, match=r"not ready after 2 s, still loading hangs; pass a longer --start-timeout"
+            ServerError, match=r"not ready after 1 s, still loading hangs; pass a longer --start-timeout"
         ),
-        serve(repository, options, on_launch=traces.note),
+        serve(repository, options, on_launch=let_the_other_load),
     ):
         pass
 
@@ -358,19 +374,26 @@ def test_a_canary_that_never_comes_back_ends_the_start(tmp_path: Path, traces: T
         asked.append(endpoints)
         ask_for_tokens(endpoints)
 
-    options = replace(FREE_PORTS, start_timeout_s=2.0)
+    def let_it_load(server: Server) -> None:
+        traces.note(server)
+        wait_until(lambda: models_are_loaded(server.endpoints, server.marker))
+
+    options = replace(FREE_PORTS, start_timeout_s=1.0)
     with (
-        pytest.raises(ServerError, match="not ready after 2 s, the canary has not come back"),
-        serve(repository, options, canary=canary, on_launch=traces.note),
+        pytest.raises(ServerError, match="not ready after 1 s, the canary has not come back"),
+        serve(repository, options, canary=canary, on_launch=let_it_load),
     ):
         pass
+    wait_until(lambda: bool(asked))  # in a thread of its own
     assert len(asked) == 1
 
 
 def test_a_process_that_an_exception_of_cpp_ends_fails_the_start_at_once(tmp_path: Path, traces: Traces):
     double = tmp_path / "tritonserver"
     words = "terminate called after throwing an instance of 'std::invalid_argument'"
-    double.write_text(f'#!/bin/sh\necho "{words}"\nsleep 0.2\necho "  what():  stol"\nexec sleep 1000\n')
+    double.write_text(
+        f'#!/bin/sh\necho "{words}"\nsleep 1.5\nprintf "  what():  "\nsleep 0.3\necho stol\nexec sleep 1000\n'
+    )
     double.chmod(0o755)
     repository = write_repository(tmp_path / "repo", tensorrt_llm_bls=ECHO)
     options = replace(FREE_PORTS, start_timeout_s=20.0)

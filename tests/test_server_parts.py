@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from trtspec.triton_repo.server.server_log import (
     ServerLog,
     complaints,
     load_failures,
+    says_why,
     still_loading,
     termination,
 )
@@ -248,6 +250,11 @@ def test_a_model_that_died_is_reported_with_its_last_output():
     assert silent.reason.endswith("wrote nothing")
 
 
+def test_a_line_that_is_being_written_says_nothing_yet():
+    assert load_failures(FAILED[: FAILED.index("engine")]) == []
+    assert load_failures(FAILED.removesuffix("\n")) == []
+
+
 @pytest.mark.parametrize(
     ("log", "expected"), [(LOADING, ["broken"]), (LOADING + LOADED, []), (LOADING + FAILED, [])]
 )
@@ -267,6 +274,14 @@ def test_the_last_words_of_cpp_are_found_where_they_begin_a_line():
     words = "terminate called without an active exception"
     assert termination(f"{CHATTER}{words}\n{LOADING}") == words
     assert termination(f"{CHATTER}{LOADING}the model says: {words}\n") == ""
+
+
+def test_the_last_words_of_cpp_are_whole_with_the_end_of_the_second_line():
+    pieces = ["terminate called after throwing an instance of '", "std::invalid_argument", "'\n"]
+    pieces += ["  what():  ", "stol", "\n"]
+    written = [CHATTER + "".join(pieces[:count]) + LOADING * (count > 5) for count in range(7)]
+    assert [says_why(text) for text in written] == [False] * 6 + [True]
+    assert termination(written[-1]) == "".join(pieces).strip()
 
 
 @given(st.text())
@@ -301,6 +316,11 @@ def test_only_processes_that_carry_the_marker_are_ended():
         for m in (marker, other)
     )
     try:
+        until = time.monotonic() + 20
+        # A process shows no environment in the moment of its exec.
+        while not all(map(leftovers.carries, (mine.pid, theirs.pid), (marker, other))):
+            assert time.monotonic() < until
+            time.sleep(0.01)
         assert leftovers.processes(marker) == [mine.pid]
         leftovers.end_processes(marker)
         assert mine.wait() == -9

@@ -27,14 +27,17 @@ from trtspec.triton_repo.server.server_log import (
     ServerLog,
     complaints,
     load_failures,
+    says_why,
     still_loading,
     termination,
 )
 
 POLL_S = 0.05
 WATCH_S = 1.0
-# How long the first sign of an end, on a connection or in the log, can come before the rest.
+# How long a connection's end can be known before the end of the process is.
 DEATH_NOTICE_S = 1.0
+# How long the first line about an exception can come before the last: an exception may have no words.
+LAST_WORDS_S = 5.0
 # A server whose start failed has nothing to finish.
 ABORT_TIMEOUT_S = 2.0
 # Triton counts its exit timeout in steps of a second, then has to unload.
@@ -289,13 +292,21 @@ class Server:
             reasons = "\n".join(f"{failure.model}: {failure.reason}" for failure in failures)
             raise self._error(f"did not load: {names}", reasons)
         if not self.ready and termination(self._log.text()):
-            time.sleep(DEATH_NOTICE_S)  # the exception's own words are a write of their own
-            words = termination(self._log.text())
+            words = self._last_words()
             loading = ", ".join(still_loading(self._log.text())) or "a process of the server ended"
             raise self._error(f"did not load: {loading}", words)
         if ended is not None:
             how = f"signal {-ended}" if ended < 0 else f"exit code {ended}"
             raise self._error(f"the server ended with {how}", complaints(self._log.text()))
+
+    def _last_words(self) -> str:
+        """Return what the C++ runtime writes about an exception, in several writes."""
+        deadline = time.monotonic() + LAST_WORDS_S
+        while not says_why(self._log.text()) and time.monotonic() < deadline:
+            if self._running().poll() is not None:
+                break  # it writes nothing more
+            time.sleep(POLL_S)
+        return termination(self._log.text())
 
     def _error(self, summary: str, details: str) -> ServerError:
         self.ready = False

@@ -22,6 +22,7 @@ BOX = re.compile(r"^[+|]|^\s*$")
 NOT_HEALTHY = re.compile(r"^Internal: Stub process '.+' is not healthy")
 # The C++ runtime's words when an exception ends a process; what() follows on a line of its own.
 TERMINATED = re.compile(r"^terminate called.*(?:\n +what\(\):.*)?", re.MULTILINE)
+WHOLE = re.compile(r"^terminate called.*\n +what\(\):.*\n", re.MULTILINE)
 LAST_WORDS = 12
 
 
@@ -73,6 +74,11 @@ def termination(text: str) -> str:
     return found[0] if found else ""
 
 
+def says_why(text: str) -> bool:
+    """Whether the words of the exception follow, to their end: each piece is a write of its own."""
+    return WHOLE.search(text) is not None
+
+
 def still_loading(text: str) -> list[str]:
     """Return the models that began to load and neither loaded nor failed."""
     pending = dict.fromkeys(found[1] for message in _messages(text) if (found := LOADING.match(message)))
@@ -90,7 +96,8 @@ def complaints(text: str) -> str:
 
 
 def _messages(text: str) -> list[str]:
-    return [_unquoted(found[3]) for line in text.splitlines() if (found := TRITON_LINE.match(line))]
+    whole = text[: text.rfind("\n") + 1]  # what has no end yet is being written
+    return [_unquoted(found[3]) for line in whole.splitlines() if (found := TRITON_LINE.match(line))]
 
 
 def _unquoted(message: str) -> str:
