@@ -185,6 +185,14 @@ def test_a_setting_that_is_believed_is_known_better() -> None:
     assert known.with_believed(plain).uncertainty(plain) < known.uncertainty(plain)
 
 
+def test_points_that_contradict_each_other_leave_the_speed_up_open() -> None:
+    """As where a machine was held up while one of them was measured."""
+    rounds = {Setting(2, 1): 0.0254, Setting(8, 1): 0.00036, Setting(4, 8): 0.0154}
+    known = Fit((0.8,), Estimate(0.8, 0.7, 0.9), rounds, {1: 0.0027, 8: 0.014})
+    found = known.speed_up(Setting(8, 8))
+    assert 0 < found.low < found.value < found.high < float("inf")
+
+
 def test_a_server_where_drafts_cost_too_much_is_told_not_to_speculate() -> None:
     server = ScriptedServer(acceptance=(0.3,) * LONGEST, round_s=(0.022, 0.002, 0.010, 0.001))
     advice = experiment(server).advice

@@ -24,6 +24,9 @@ Floats = NDArray[np.float64]
 NOISE = 0.03
 # Standard deviations of a normal distribution that hold 95 %.
 WIDTH = 1.96
+# Of the logarithm of a speed-up. Where points contradict each other nothing is known, and its exponential
+# would be too large for a number.
+WIDEST = 50.0
 # What is thought of a, b, c, d and of e, f before there is a point, in seconds a token without a draft:
 # mean and deviation.
 ROUND_PRIOR = ((1.0, 0.1, 0.1, 0.02), (1.0, 0.5, 0.5, 0.1))
@@ -90,8 +93,8 @@ class Fit:
         tokens = self.tokens(setting.num_draft_tokens)
         value = tokens.value * self._seconds(plain)[0] / self._seconds(setting)[0]
         spread = WIDTH * math.hypot(self.uncertainty(setting), self.uncertainty(plain))
-        low = math.hypot(spread, math.log(tokens.value / tokens.low))
-        high = math.hypot(spread, math.log(tokens.high / tokens.value))
+        low = min(math.hypot(spread, math.log(tokens.value / tokens.low)), WIDEST)
+        high = min(math.hypot(spread, math.log(tokens.high / tokens.value)), WIDEST)
         return Estimate(value, value * math.exp(-low), value * math.exp(high))
 
     def tokens(self, num_draft_tokens: int) -> Estimate:
