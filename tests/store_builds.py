@@ -18,6 +18,9 @@ from trtspec.errors import TrtspecError
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["trtspec.build.pair", "transformers.models.llama.modeling_llama"])
 
+# Far above what a build takes.
+PATIENCE_S = 300.0
+
 # What changes the file system, or who may; the content of weights is written between two of them.
 STEPS = {
     "fcntl.flock",
@@ -69,7 +72,7 @@ def start(build: Build) -> ForkServerProcess:
 def run(build: Build) -> int:
     """Run a build to its end and return its exit code, -9 where it was killed."""
     process = start(build)
-    process.join(60)
+    process.join(PATIENCE_S)
     assert process.exitcode is not None
     return process.exitcode
 

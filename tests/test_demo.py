@@ -10,7 +10,7 @@ from pathlib import Path
 
 def test_the_demo_builds_serves_verifies_and_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "trtspec", "demo", "--max-tokens", "4", "--json"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=1200, cwd=tmp_path, check=False)
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)
     assert (found["ok"], found["answers"]) == (True, 9 * 20)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from fp8_checkpoints import with_tokenizer, write_texts
-from store_builds import Build, run, start, wait_for_line
+from store_builds import PATIENCE_S, Build, run, start, wait_for_line
 
 from trtspec.build.options import BuildOptions
 from trtspec.build.quantize.pair_quantizer import PairQuantization
@@ -137,8 +137,8 @@ def test_of_two_builds_of_the_same_one_works_and_one_waits(whole: Build, tmp_pat
     # What the two use stays, whatever is to be removed.
     assert collect_garbage(first.cache, max_size_bytes=0).removed == ()
     go.touch()
-    working.join(60)
-    waiting.join(60)
+    working.join(PATIENCE_S)
+    waiting.join(PATIENCE_S)
     assert (working.exitcode, waiting.exitcode) == (0, 0)
     assert [line for line in second.lines() if "Llama" in line] == []
     assert tree(first.output) == tree(second.output) == tree(whole.output)
@@ -152,8 +152,8 @@ def test_two_builds_of_one_folder_give_one_pair(whole: Build, tmp_path: Path) ->
     second = start(replace(first, pause_at_line=None))
     wait_for_line(first, "target: waiting", second)
     go.touch()
-    working.join(60)
-    second.join(60)
+    working.join(PATIENCE_S)
+    second.join(PATIENCE_S)
     assert (working.exitcode, second.exitcode) == (0, 0), first.lines()
     assert f"{first.output}: another build of the same has made it" in first.lines()
     assert tree(first.output) == tree(whole.output)
@@ -169,7 +169,7 @@ def test_the_death_of_the_one_that_works_lets_the_other_go_on(whole: Build, tmp_
     wait_for_line(second, "target: waiting", waiting)
     working.kill()
     working.join()
-    waiting.join(60)
+    waiting.join(PATIENCE_S)
     assert waiting.exitcode == 0
     assert tree(second.output) == tree(whole.output)
 
