@@ -111,15 +111,6 @@ def tokenizer(demo_pair: Path) -> Tokenizer:
     return Tokenizer.from_file(str(demo_pair / "target" / "tokenizer.json"))
 
 
-def settled(served: Running, name: str) -> float:
-    """A counter once all that was counted has been handed over, which happens a few times a second."""
-    found = None
-    while found != (now := served.client.metrics().total(name)):
-        found = now
-        time.sleep(3 * HAND_OVER_S)
-    return now
-
-
 def repeated(tokenizer: Tokenizer, count: int) -> list[int]:
     """What the double answers: the prompt's ids again and again."""
     ids = tokenizer.encode(PROMPT).ids
@@ -243,11 +234,26 @@ def test_the_length_that_was_built_may_be_asked_for(served: Running) -> None:
 
 
 def test_counters_count_what_the_answers_say(served: Running) -> None:
-    name = "trtspec_accepted_draft_tokens_total"
-    before = settled(served, name)
-    accepted = served.client.generate(PROMPT, max_tokens=30).speculation.accepted
+    names = ("trtspec_answers_total", "trtspec_accepted_draft_tokens_total")
+
+    def counts() -> list[float]:
+        metrics = served.client.metrics()
+        return [metrics.total(name) for name in names]
+
+    # Answers of before may be handed over during the first pass.
+    for _ in range(3):
+        before = counts()
+        accepted = served.client.generate(PROMPT, max_tokens=30).speculation.accepted
+        expected = [before[0] + 1, before[1] + accepted]
+        until = time.monotonic() + 20
+        while any(map(float.__lt__, counts(), expected)) and time.monotonic() < until:
+            time.sleep(0.05)
+        time.sleep(2 * HAND_OVER_S)  # what is counted twice shows
+        found = counts()
+        if found[0] == expected[0]:
+            break
     assert accepted > 0
-    assert settled(served, name) == before + accepted
+    assert found == expected
 
 
 def test_missing_log_probs_are_an_error_and_not_a_silence(served: Running) -> None:
@@ -283,7 +289,7 @@ def test_tensorrt_llm_that_says_nothing_is_given_up(
     make_pair: Callable[..., EnginePair], tmp_path: Path
 ) -> None:
     """On the older release, whose arguments and penalties are other ones."""
-    options = RepositoryOptions(target_timeout_s=1)
+    options = RepositoryOptions(target_timeout_s=4)  # longer than a busy machine holds a process up
     with running(make_pair(tensorrt_llm="1.2.1"), tmp_path, options) as found:
         found.client.generate(
             PROMPT, max_tokens=6, repetition_penalty=1.2, presence_penalty=0.5, min_tokens=2, end_id=-1
@@ -291,8 +297,9 @@ def test_tensorrt_llm_that_says_nothing_is_given_up(
         sent = found.requests()[-1]
         assert sent["prompt_ignore_length"] > 5
         assert (sent["min_tokens"], sent["end_id"]) == (2, -1)
-        with found.acting(hang_after=1), pytest.raises(ServerFailed, match="gave no answer within 1 s"):
+        with found.acting(hang_after=1), pytest.raises(ServerFailed, match="gave no answer within 4 s"):
             found.client.generate(PROMPT, max_tokens=6)
+        found.wait_for("abort", 1)
         assert found.count("abort") == 1
     assert found.count("shutdown") == 1
 

@@ -7,13 +7,13 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from trtspec.client import CallFailed, Client, Generation
+from trtspec.client import CallFailed, Client, Generation, ServerBusy
 from trtspec.engines.pair import EnginePair
 from trtspec.triton_repo.repository import RepositoryOptions, write_repository
 from trtspec.triton_repo.server import FREE_PORTS, Server, serve
@@ -21,8 +21,9 @@ from trtspec.triton_repo.speculation.metrics import HAND_OVER_S
 
 PROMPT = "def read_lines(path):\n    "
 CAPACITY = 8
-DRAFT_TIMEOUT_S = 1.5
-TARGET_TIMEOUT_S = 3.0
+# Longer than a busy machine holds a process up.
+DRAFT_TIMEOUT_S = 4.0
+TARGET_TIMEOUT_S = 6.0
 # Far above what anything here takes, below what a test may hang.
 PATIENCE_S = 60.0
 
@@ -155,14 +156,20 @@ def engines_rest(server: Server) -> bool:
 def test_a_storm_of_disconnects_leaves_nothing(server: Server, client: Client) -> None:
     sizes = []
     # A storm may find more at once than the one before and need more room; it does not each time.
-    while len(sizes) < 2 or (sizes[-1] > sizes[-2] and len(sizes) < 5):
+    while len(sizes) < 2 or (sizes[-1] > sizes[-2] and len(sizes) < 8):
         storm(server, client, 100)
         assert eventually(lambda: engines_rest(server))
         sizes.append(shared_memory(server))
     assert sizes[-1] <= sizes[-2], sizes
     # As many at once as there is room for: nobody who left has kept a place.
-    with ThreadPoolExecutor(CAPACITY) as threads:
-        answers = list(threads.map(lambda i: client.generate(PROMPT, max_tokens=16), range(CAPACITY)))
+    answers: list[Generation] = []
+
+    def all_have_room() -> bool:
+        with suppress(ServerBusy), ThreadPoolExecutor(CAPACITY) as threads:
+            answers[:] = threads.map(lambda i: client.generate(PROMPT, max_tokens=16), range(CAPACITY))
+        return bool(answers)
+
+    assert eventually(all_have_room)
     assert len({answer.token_ids for answer in answers}) == 1
 
 
@@ -195,7 +202,7 @@ def test_answers_go_on_without_a_wedged_draft_and_take_it_up_again(server: Serve
         after = client.generate(PROMPT, max_tokens=24)
         assert eventually(lambda: client.metrics().total("trtspec_draft_failing") == 1)
     assert {answer.token_ids for answer in (*answers, after)} == {whole.token_ids}
-    expected = f"the draft failed: the draft engine gave no answer within {DRAFT_TIMEOUT_S} s"
+    expected = f"the draft failed: the draft engine gave no answer within {DRAFT_TIMEOUT_S:g} s"
     assert {off_reason(answer) for answer in (*answers, after)} == {expected}
     assert rounds(after) == 0
     assert eventually(lambda: rounds(client.generate(PROMPT, max_tokens=24)) > 0)
@@ -221,9 +228,10 @@ def test_a_request_that_both_engines_fail_at_takes_the_draft_from_no_other(
 
 
 def test_a_wedged_target_ends_answers_and_is_asked_again(server: Server, client: Client) -> None:
+    message = f"the target engine gave no answer within {TARGET_TIMEOUT_S:g} s"
     with wedged(server, "tensorrt_llm"):
         for num_draft_tokens in (0, 3):
-            with pytest.raises(CallFailed, match="the target engine gave no answer within 3 s"):
+            with pytest.raises(CallFailed, match=message):
                 client.generate(PROMPT, max_tokens=24, num_draft_tokens=num_draft_tokens)
     assert client.generate(PROMPT, max_tokens=24).token_ids
 

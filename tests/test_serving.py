@@ -167,4 +167,5 @@ def test_http_echoes_the_prompt_when_asked(live_server: Server) -> None:
 def test_http_options_that_are_not_served_are_refused(live_server: Server, name: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         post(live_server, "generate", {"text_input": PROMPT, "max_tokens": 8, name: 2})
-    assert name in refused.value.read().decode()
+    with refused.value as response:
+        assert name in response.read().decode()
