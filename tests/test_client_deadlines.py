@@ -224,4 +224,5 @@ def test_a_server_that_says_nothing_is_asked_no_more_when_the_time_is_up() -> No
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             thread.join(PATIENCE_S)
-    assert [line for line in seen if line] == seen[:1]
+    # None where the time was up before the first was sent.
+    assert sum(map(bool, seen)) <= 1
