@@ -7,8 +7,9 @@ answer is kept is drawn once, so throughputs can be compared as they are.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ from trtspec.triton_repo.speculation.draft_length import (
 )
 
 MAX_DRAFT_LEN = 8
+# Of a call of the target alone, until it is asked anew what else the target has to do.
+CROWDED_TOKENS = 2
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class Costs:
     verify: float = 0.02  # one more token for the target to check
     target_call: float = 0.1  # a call of the target, which a streamed answer needs once
     prefill: float = 0.01  # a token to read; the draft takes `draft` times that
+    crowd: float = 0.0  # one more token to check in the same step, for another request
+    pace: float = 1.0  # what all of that is multiplied by
 
 
 def _constant(costs: Costs) -> Callable[[int, int], Costs]:
@@ -59,6 +64,8 @@ class Trace:
     # Requests at a time, phase after phase: the requests are split evenly between phases.
     lanes: tuple[int, ...] = (1,)
     noise: float = 0.1
+    # The most tokens of a call of the target alone, as where callers want to see words.
+    chunk: int = 10_000
 
 
 Policy = Callable[[], DraftLength]
@@ -66,7 +73,7 @@ Policy = Callable[[], DraftLength]
 
 @dataclass
 class _Lane:
-    """A client that asks one thing after the other."""
+    """A client that asks one thing after the other, and the step that its request is in."""
 
     requests: list[int]
     policy: DraftLength | None = None
@@ -74,7 +81,12 @@ class _Lane:
     position: int = 0
     draft_reads: int = 0  # tokens the draft has not seen
     first: bool = True
-    busy_s: float = 0.0
+    checks: int = 0  # tokens that a step of the target has of this request
+    plain_tokens: int = 0  # of a call of the target alone: those asked for, and those still to come
+    plain_left: int = 0
+    plain_s: float = 0.0
+    steady: bool = False
+    round: Round | None = None
 
 
 @dataclass
@@ -103,20 +115,25 @@ class Simulation:
         return self.served / self.busy_s
 
     def _phase(self, lanes: list[_Lane]) -> None:
-        queue = [(0.0, i) for i, lane in enumerate(lanes) if lane.requests]
-        for _, i in queue:
-            self._begin(lanes[i])
+        lanes = [lane for lane in lanes if lane.requests]
+        queue = [(0.0, i) for i in range(len(lanes))]
+        for lane in lanes:
+            self._begin(lane)
         while queue:
             now, i = heapq.heappop(queue)
             lane = lanes[i]
-            took = self._step(lane, len(queue) + 1)
-            self.busy_s += took
+            if not lane.plain_left:
+                self._tell(lane)
             if lane.position >= self.trace.tokens:
                 if isinstance(lane.policy, SharedDraftLength):
                     lane.policy.close()
+                lane.checks = 0
                 if not lane.requests:
                     continue
                 self._begin(lane)
+            others = sum(other.checks for other in lanes if other is not lane)
+            took = self._step(lane, len(queue) + 1, others)
+            self.busy_s += took
             heapq.heappush(queue, (now + took, i))
 
     def _begin(self, lane: _Lane) -> None:
@@ -124,38 +141,54 @@ class Simulation:
         lane.draft_reads = self.trace.prompt
         lane.policy = self.policy()
 
-    def _step(self, lane: _Lane, in_flight: int) -> float:
+    def _tell(self, lane: _Lane) -> None:
+        """The step is over: tell what it did."""
+        assert lane.policy is not None
+        if lane.round:
+            lane.policy.record_round(lane.round)
+        elif lane.plain_tokens:
+            lane.policy.record_plain(PlainCall(lane.plain_tokens, lane.plain_s, lane.steady))
+        lane.round, lane.plain_tokens = None, 0
+
+    def _step(self, lane: _Lane, in_flight: int, others: int) -> float:
+        """Return how long a round takes, or a call of the target alone, or some tokens of that."""
         costs = self.trace.costs(in_flight, self.served)
+        if lane.plain_left:
+            return self._plain(lane, costs, others, 0.0)
         assert lane.policy is not None
         remaining = self.trace.tokens - lane.position
         step = lane.policy.choose(remaining)
         reading = costs.prefill * self.trace.prompt if lane.first else 0.0
-        steady, lane.first = not lane.first, False
+        lane.steady, lane.first = not lane.first, False
         self.chosen.append(step.draft_tokens)
+        lane.checks = step.draft_tokens + 1
         if not step.draft_tokens:
-            return self._plain(lane, costs, min(step.plain_tokens, remaining), reading, steady)
+            lane.plain_tokens = lane.plain_left = min(step.plain_tokens, remaining, self.trace.chunk)
+            lane.plain_s = 0.0
+            return self._plain(lane, costs, others, costs.target_call + reading)
         count = step.draft_tokens
         assert 0 < count <= min(MAX_DRAFT_LEN, remaining - 1)
         draft_s = costs.draft_call + costs.draft * (count + costs.prefill * lane.draft_reads)
-        target_s = 1.0 + costs.target_call + costs.verify * count + reading
-        draft_s, target_s = draft_s * next(self._noise), target_s * next(self._noise)
+        target_s = 1.0 + costs.target_call + costs.verify * count + costs.crowd * others + reading
+        draft_s *= costs.pace * next(self._noise)
+        target_s *= costs.pace * next(self._noise)
         accepted = self._accepted(lane, count)
         draft_steady = lane.draft_reads <= MAX_DRAFT_LEN + 1
         lane.draft_reads = 1
         self._advance(lane, accepted + 1)
-        lane.policy.record_round(
-            Round(count, accepted, accepted + 1, draft_s, target_s, draft_steady, steady)
-        )
+        lane.round = Round(count, accepted, accepted + 1, draft_s, target_s, draft_steady, lane.steady)
         return draft_s + target_s
 
-    def _plain(self, lane: _Lane, costs: Costs, tokens: int, reading: float, steady: bool) -> float:
-        assert lane.policy is not None
-        first_s = (1.0 + costs.target_call + reading) * next(self._noise)
-        rest_s = (tokens - 1) * (1.0 + (next(self._noise) - 1.0) / max(tokens - 1, 1) ** 0.5)
+    def _plain(self, lane: _Lane, costs: Costs, others: int, more_s: float) -> float:
+        # Others come and go meanwhile; without them one event does for the whole call.
+        tokens = min(lane.plain_left, CROWDED_TOKENS) if costs.crowd else lane.plain_left
+        noise = 1.0 + (next(self._noise) - 1.0) / tokens**0.5
+        took = (more_s + tokens * (1.0 + costs.crowd * others)) * costs.pace * noise
         self._advance(lane, tokens)
         lane.draft_reads += tokens
-        lane.policy.record_plain(PlainCall(1, first_s, tokens - 1, rest_s, steady))
-        return first_s + rest_s
+        lane.plain_left -= tokens
+        lane.plain_s += took
+        return took
 
     def _accepted(self, lane: _Lane, count: int) -> int:
         for i in range(count):
@@ -208,6 +241,16 @@ def _loaded(lanes: int, done: int) -> Costs:
     return Costs(draft=0.1 + 0.02 * lanes, verify=0.02 + 0.03 * lanes)
 
 
+def _shared(crowd: float) -> Callable[[int, int], Costs]:
+    """A step of the target takes longer by all that it checks, for whomever."""
+    return _constant(Costs(verify=crowd, crowd=crowd, draft_call=0.5, target_call=0.5))
+
+
+def _drifting(costs: Costs, tokens: int) -> Callable[[int, int], Costs]:
+    """The machine has less and less time, and then more again, every so many tokens."""
+    return lambda lanes, done: replace(costs, pace=1.0 + 0.4 * math.sin(2 * math.pi * done / tokens))
+
+
 def traces() -> list[Trace]:
     """Return the traces, each a kind of trouble."""
     constant = [
@@ -231,6 +274,26 @@ def traces() -> list[Trace]:
             (0.99, 0.5, 0.05),
         )
     ]
+    # Eight at a time, of which each slows the others: the less, the fewer tokens it has checked.
+    waves = Trace("", _always(0.7), lanes=(8,) * 8, requests=128, tokens=96, chunk=24, noise=0.3)
+    slow = Costs(draft=0.3, draft_call=0.5, target_call=0.5)
+    crowded = [
+        replace(waves, name=f"one target for eight, {name}", alpha=_always(alpha), costs=_shared(crowd))
+        for name, alpha, crowd in (
+            ("in waves", 0.7, 0.45),
+            ("and a draft that pays", 0.9, 0.05),
+            ("hardly worth a draft", 0.8, 0.2),
+            ("without hope", 0.1, 0.3),
+        )
+    ]
+    crowded += [
+        replace(waves, name="one target for eight, in few words a call", costs=_shared(0.45), chunk=5),
+        replace(waves, name="one target for one and for eight", alpha=_always(0.8), costs=_shared(0.35),
+                lanes=(1, 8) * 4, requests=64, tokens=128),
+        replace(waves, name="one target for eight, on a machine that drifts",
+                costs=_drifting(replace(slow, draft=0.1, verify=0.45, crowd=0.45), 3000)),
+        Trace("a machine that drifts", _always(0.7), _drifting(slow, 3000), chunk=24),
+    ]  # fmt: skip
     return [
         *constant,
         Trace("a draft that costs as much as the target", _always(0.7), _constant(Costs(draft=1.0))),
@@ -256,4 +319,5 @@ def traces() -> list[Trace]:
         Trace("short answers", _always(0.7), requests=512, tokens=12),
         Trace("short answers without hope", _always(0.05), requests=512, tokens=12),
         Trace("noisy calls", _always(0.7), noise=0.5),
+        *crowded,
     ]  # fmt: skip

@@ -56,7 +56,7 @@ def test_rounds_and_plain_calls_are_told_with_their_seconds() -> None:
     times.finish()
     assert listener.heard == [
         Round(3, 2, 3, draft_s=1, target_s=4.5, draft_steady=False, target_steady=False),
-        PlainCall(first_tokens=1, first_s=2, rest_tokens=3, rest_s=6, steady=True),
+        PlainCall(tokens=4, seconds=8.5, steady=True),
         Round(2, 0, 1, draft_s=0, target_s=4, draft_steady=False, target_steady=True),
     ]
     assert times.nanoseconds() == {

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from speculation_simulator import MAX_DRAFT_LEN, Simulation, Trace, compare, traces
 
 from trtspec.triton_repo.speculation.draft_length import (
-    FIRST_ROUNDS,
     GLANCE_TOKENS,
     DraftLengths,
     FixedDraftLength,
@@ -89,7 +88,7 @@ def test_no_history_makes_a_step_that_cannot_be_taken(max_draft_len, answers) ->
             if step.draft_tokens:
                 request.record_round(Round(step.draft_tokens, tokens - 1, tokens, seconds, seconds))
             else:
-                request.record_plain(PlainCall(1, seconds, tokens - 1, seconds))
+                request.record_plain(PlainCall(tokens, seconds))
             remaining -= tokens
             if remaining < 1:
                 break
@@ -102,7 +101,7 @@ def serve(shared: DraftLengths, *, alpha: float, rounds: int) -> SharedDraftLeng
     for _ in range(rounds):
         step = request.choose(10_000)
         if not step.draft_tokens:
-            request.record_plain(PlainCall(1, 1.1, step.plain_tokens - 1, step.plain_tokens - 1.0))
+            request.record_plain(PlainCall(step.plain_tokens, step.plain_tokens + 0.1))
             continue
         kept = 0
         while kept < step.draft_tokens:
@@ -124,23 +123,66 @@ def test_what_one_request_learnt_the_next_one_knows() -> None:
 def test_a_request_that_differs_is_treated_differently() -> None:
     shared = DraftLengths(MAX_DRAFT_LEN)
     good = serve(shared, alpha=0.9, rounds=100)
-    hopeless = serve(shared, alpha=0.0, rounds=12)
+    hopeless = serve(shared, alpha=0.0, rounds=16)
     assert hopeless.acceptance.factor > 2 * good.acceptance.factor
     assert hopeless.choose(1000).draft_tokens < good.choose(1000).draft_tokens
 
 
-def test_what_calls_cost_is_kept_for_each_load() -> None:
+def test_a_new_load_starts_from_what_is_known_and_all_look_at_the_target_alone() -> None:
     shared = DraftLengths(MAX_DRAFT_LEN)
     serve(shared, alpha=0.9, rounds=50)
-    for _ in range(30):
-        shared.request()
-    # At this load nothing has been measured: a few rounds, and a glance at the target alone.
-    crowded = shared.request()
-    for _ in range(FIRST_ROUNDS):
-        step = crowded.choose(100)
-        assert step.draft_tokens
-        crowded.record_round(Round(step.draft_tokens, 0, 1, 1.0, 1.0))
-    assert crowded.choose(100) == Step(plain_tokens=GLANCE_TOKENS)
+    crowd = [shared.request() for _ in range(30)]
+    steps = [request.choose(100) for request in crowd]
+    assert set(steps) == {steps[0]}
+    assert steps[0].plain_tokens in (GLANCE_TOKENS, 2 * GLANCE_TOKENS)
+    for request, step in zip(crowd, steps, strict=True):
+        # Three times as slow as for one: so far, all else is taken to be as well.
+        request.record_plain(PlainCall(step.plain_tokens, 3.0 * step.plain_tokens))
+    for request in crowd:
+        request.choose(80)
+    assert all(request.speculates for request in crowd)
+
+
+def test_a_target_that_is_slow_because_others_speculate_is_not_taken_to_be_slow() -> None:
+    shared = DraftLengths(MAX_DRAFT_LEN)
+
+    def company(num_draft_tokens: int) -> list[SharedDraftLength]:
+        requests = [shared.request(FixedDraftLength(num_draft_tokens)) for _ in range(7)]
+        for request in requests:
+            request.choose(100)
+        return requests
+
+    def calls_alone(seconds: float) -> float:
+        for _ in range(20):
+            one.choose(20)
+            one.record_plain(PlainCall(20, seconds))
+        return one.level.costs.plain_s
+
+    one = shared.request(FixedDraftLength(0))
+    others = company(0)
+    assert calls_alone(20.0) == pytest.approx(1.0)
+    for other in others:
+        other.close()
+    company(5)
+    assert calls_alone(70.0) == pytest.approx(1.0)
+
+
+def test_a_budget_saved_at_one_load_is_not_spent_at_another() -> None:
+    shared = DraftLengths(MAX_DRAFT_LEN)
+    serve(shared, alpha=0.0, rounds=400).close()
+    alone = shared.request()
+    chunk = alone.choose(10_000).plain_tokens
+    crowd = [shared.request() for _ in range(7)]
+    for _ in range(100):
+        for request in crowd:
+            step = request.choose(1000)
+            if step.plain_tokens:
+                request.record_plain(PlainCall(step.plain_tokens, 50.0 * step.plain_tokens))
+            else:
+                request.record_round(Round(step.draft_tokens, 0, 1, 5.0, 500.0))
+    for request in crowd:
+        request.close()
+    assert alone.choose(10_000).plain_tokens == chunk
 
 
 def test_one_slow_call_changes_little() -> None:
@@ -219,6 +261,31 @@ def test_before_lengths_differ_a_draft_is_proportional_and_a_target_flat() -> No
     assert target.at(8) == pytest.approx(1.0)
 
 
+def test_costs_of_another_load_keep_their_proportions() -> None:
+    costs = Costs()
+    for tokens in (2, 4) * 20:
+        costs.draft.observe(tokens, 0.1 * tokens)
+        costs.observe_target(tokens, 1.0 + 0.1 * tokens, steady=True)
+        costs.observe_plain(tokens, 1.0 * tokens, steady=True)
+    guess = costs.inherited()
+    guess.observe_plain(4, 12.0, steady=True)
+    assert guess.plain_s == pytest.approx(3 * costs.plain_s, rel=0.01)
+    assert guess.target.at(3) == pytest.approx(3 * costs.target.at(3), rel=0.01)
+    assert guess.draft.at(3) == pytest.approx(3 * costs.draft.at(3), rel=0.01)
+    assert costs.target.at(3) == pytest.approx(1.3, rel=0.01)
+
+
+def test_what_has_not_been_done_for_a_while_is_soon_learnt_anew() -> None:
+    costs = Costs()
+    for _ in range(200):
+        costs.observe_target(3, 1.0, steady=True)
+    for _ in range(300):
+        costs.observe_plain(10, 10.0, steady=True)
+    for _ in range(12):
+        costs.observe_target(3, 2.0, steady=True)
+    assert costs.target.at(3) > 1.4
+
+
 def test_calls_that_had_to_read_first_only_bound_the_cost() -> None:
     line = Line(proportional=False)
     line.observe(3, 50.0, steady=False)
@@ -258,7 +325,7 @@ def test_requests_with_a_fixed_length_teach_others_and_pay_for_no_probe() -> Non
     request = shared.request()
     # The target alone has not been seen at this load: a glance at it, and what was learnt serves.
     assert request.choose(1000) == Step(plain_tokens=GLANCE_TOKENS)
-    request.record_plain(PlainCall(1, 1.1, 7, 7.0))
+    request.record_plain(PlainCall(GLANCE_TOKENS, GLANCE_TOKENS + 0.1))
     steps = []
     for _ in range(60):
         step = request.choose(1000)
@@ -269,5 +336,5 @@ def test_requests_with_a_fixed_length_teach_others_and_pay_for_no_probe() -> Non
             )
             request.record_round(done)
         else:
-            request.record_plain(PlainCall(1, 1.1, step.plain_tokens - 1, step.plain_tokens - 1.0))
+            request.record_plain(PlainCall(step.plain_tokens, step.plain_tokens + 0.1))
     assert steps.count(8) > 50

@@ -36,10 +36,10 @@ class CallTimes:
         self.last_token_s: float | None = None
         # How long a call of an engine was under way.
         self.engine_s = 0.0
-        self._began_s = self._verify_s = self._first_reply_s = self._last_reply_s = 0.0
+        self._began_s = self._verify_s = self._last_reply_s = 0.0
         # Since when the target has been working on its next reply.
         self._called_s = 0.0
-        self._proposed = self._accepted = self._first_tokens = self._tokens = 0
+        self._proposed = self._accepted = self._tokens = 0
         # What the engines have read up to the step before this one.
         self._draft_keeps_up = self._target_keeps_up = False
 
@@ -62,7 +62,7 @@ class CallTimes:
         now = self._clock()
         self._tell(now)
         self._began_s = self._called_s = now
-        self._proposed = self._accepted = self._first_tokens = self._tokens = 0
+        self._proposed = self._accepted = self._tokens = 0
         if self.first_scheduled_s is None:
             self.first_scheduled_s = now
 
@@ -77,8 +77,6 @@ class CallTimes:
         self._last_reply_s = now = self._clock()
         self.engine_s += now - self._called_s
         self._called_s = now
-        if not self._tokens:
-            self._first_reply_s, self._first_tokens = now, tokens
         self._tokens += tokens
         self._accepted = accepted
         if tokens:
@@ -106,13 +104,7 @@ class CallTimes:
             )
             self._draft_length.record_round(done)
         else:
-            plain = PlainCall(
-                first_tokens=self._first_tokens,
-                first_s=self._first_reply_s - self._began_s,
-                rest_tokens=self._tokens - self._first_tokens,
-                rest_s=self._last_reply_s - self._first_reply_s,
-                steady=self._target_keeps_up,
-            )
+            plain = PlainCall(self._tokens, now - self._began_s, steady=self._target_keeps_up)
             self._draft_length.record_plain(plain)
             self.plain_token_s = max((self._last_reply_s - self._began_s) / self._tokens, SHORTEST_S)
         self._draft_keeps_up, self._target_keeps_up = bool(self._proposed), True

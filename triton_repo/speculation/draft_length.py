@@ -5,11 +5,17 @@ by its requests, gives each a `SharedDraftLength`. Where the request fixes no γ
 with the most expected tokens a second (`throughput`), given what calls cost at the number of requests
 now in flight and how often draft tokens are kept, by this request and by all.
 
-What is not done is not measured, so now and then a request does something else than what looks
-best. Such probes are paid from a budget of `PROBE_SHARE` of all time: each is charged what it lost
-against the best, so that probes that win cost nothing and follow each other at once, and speculation
+Requests share engines, so that what one does slows the others. A target alone looks slow while others
+have it check draft tokens, and a round looks quick while others go without: what counts is what a call
+takes when all do the same. So what looks best is compared in trials that all requests of the moment
+take part in, what is learnt in other company counts only where it cannot mislead, and what the target
+takes is learnt over the draft tokens that all have on average.
+
+What is not done is not measured, so now and then there is a trial of something else than what looks
+best. Trials are paid from a budget of `TRIAL_SHARE` of all time at a load: each is charged what it lost
+against the best, so that trials that win cost nothing and follow each other at once, and speculation
 that was given up comes back when it pays again. With γ = 0 an answer runs in chunks, each as long
-as the next probe takes to earn; the end of a chunk costs one call.
+as the next trial takes to earn; the end of a chunk costs one call.
 """
 
 from __future__ import annotations
@@ -17,22 +23,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from threading import Lock
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
-from .throughput import SHORTEST_S, Acceptance, Costs, Mean, OwnAcceptance, best_draft_length
+from .throughput import Acceptance, Costs, Mean, OwnAcceptance, best_draft_length
 
-# The share of time that may be lost to probes.
-PROBE_SHARE = 0.008
+# The share of time that may be lost to trials.
+TRIAL_SHARE = 0.008
 # γ while nothing is known, and the rounds at a load before what they took is believed.
 FIRST_DRAFT_LENGTH = 3
 FIRST_ROUNDS = 4
-# Tokens of a call of the target alone: to see what it costs, and at least between two probes.
+# Tokens of a call of the target alone: to see what it costs, and at least between two trials.
 GLANCE_TOKENS = 8
 SHORTEST_CHUNK_TOKENS = 16
 # How much better a draft must look before a request that goes without takes it up: changing over costs.
 MARGIN = 1.02
-# Debts are forgotten beyond that many probes: one pause of the machine must not end probing.
-LARGEST_DEBT_PROBES = 4.0
+# Others do the same as a request when that share of them does.
+ALIKE = 0.75
+# Debts are forgotten beyond that many trials: one pause of the machine must not end them.
+LARGEST_DEBT_TRIALS = 4.0
 
 
 @dataclass(frozen=True)
@@ -58,12 +66,10 @@ class Round:
 
 @dataclass(frozen=True)
 class PlainCall:
-    """What a call of the target alone did: up to its first reply, and after it."""
+    """What a call of the target alone did."""
 
-    first_tokens: int
-    first_s: float
-    rest_tokens: int
-    rest_s: float
+    tokens: int
+    seconds: float
     steady: bool = True
 
 
@@ -99,6 +105,41 @@ class FixedDraftLength:
     def record_plain(self, done: PlainCall) -> None: ...
 
 
+_Kind = Literal["on", "off", "vary"]
+
+
+class _Level:
+    """What is known at one load, and what may be spent there on learning more."""
+
+    def __init__(self, nearest: _Level | None) -> None:
+        self.costs: Costs = nearest.costs.inherited() if nearest else Costs()
+        self.price_s: dict[_Kind, Mean] = {
+            kind: Mean(nearest.price_s[kind].value if nearest else 0.0) for kind in get_args(_Kind)
+        }
+        self.budget_s = 0.0
+        self.plain_unseen = True
+
+    def pay(self, trial: _Trial) -> None:
+        """A trial is over: learn its price."""
+        self.price_s[trial.kind].observe(max(trial.lost_s, 0.0))
+        self.budget_s = max(self.budget_s, -LARGEST_DEBT_TRIALS * self.price_s[trial.kind].value)
+
+
+@dataclass
+class _Trial:
+    """Something that all requests do for a while, to see what it brings when all do it."""
+
+    kind: _Kind
+    at: _Level
+    # Steps still to be seen, of requests whose company does alike; and choices until it is over anyway.
+    unseen: int
+    left: int
+    number: int
+    # The first look at the target alone: what rounds bring is hardly known yet, so nor is what it costs.
+    free: bool = False
+    lost_s: float = 0.0
+
+
 class DraftLengths:
     """What the requests of one model know together. Safe to use from several threads."""
 
@@ -106,13 +147,16 @@ class DraftLengths:
         self._max_draft_len = max_draft_len
         self._lock = Lock()
         self._acceptance = Acceptance(max_draft_len)
-        # By the number of requests in flight, in powers of two: what calls cost depends on it.
-        self._costs: dict[int, Costs] = {}
+        # By the number of requests in flight, about in powers of two: what calls cost depends on it.
+        self._levels: dict[int, _Level] = {}
         self._in_flight = 0
-        self._budget_s = 0.0
-        self._probe_s = {kind: Mean() for kind in ("on", "off", "vary")}
-        self._probes = 0
-        # The γ chosen last that was no probe.
+        # How many of them are in a round, and the draft tokens of these rounds.
+        self._drafting = self._drafted = 0
+        # Steps that have begun so far: calls of the target alone, and rounds.
+        self._begun = [0, 0]
+        self._trial: _Trial | None = None
+        self._trials = 0
+        # The γ chosen last that was no trial.
         self.current = min(FIRST_DRAFT_LENGTH, max_draft_len)
 
     @property
@@ -123,94 +167,138 @@ class DraftLengths:
         """Return the chooser of a new request, `fixed` or adapting; close it at the end of the answer."""
         with self._lock:
             self._in_flight += 1
-        return SharedDraftLength(self, fixed)
+            return SharedDraftLength(self, fixed)
 
-    def _costs_now(self) -> Costs:
-        load = self._in_flight.bit_length()
-        if load not in self._costs:
-            self._costs[load] = Costs()
-        return self._costs[load]
+    def _level(self) -> _Level:
+        # 1, 2, 3 to 5, 6 to 11, ...: an answer more or less changes little where there are many.
+        load = (4 * self._in_flight // 3).bit_length()
+        if load not in self._levels:
+            known = [other for other, level in self._levels.items() if level.costs.complete]
+            nearest = min(known, key=lambda other: abs(other - load), default=None)
+            self._levels[load] = _Level(None if nearest is None else self._levels[nearest])
+        return self._levels[load]
+
+    def _alike(self, own: SharedDraftLength) -> bool:
+        """Whether nearly all others have done the same as `own` during its step."""
+        began = self._begun[not own.draft_tokens] - own.others_begun
+        return own.unlike + began <= (1.0 - ALIKE) * (self._in_flight - 1)
+
+    def _begin(self, own: SharedDraftLength, step: Step) -> None:
+        drafts = step.draft_tokens > 0
+        own.unlike = self._in_flight - 1 - self._drafting if drafts else self._drafting
+        own.others_begun = self._begun[not drafts]
+        self._begun[drafts] += 1
+        own.draft_tokens = step.draft_tokens
+        self._drafting += drafts
+        self._drafted += step.draft_tokens
+        own.level = self._level()
+        own.mean_drafted = self._drafted / self._in_flight
+
+    def _leave(self, own: SharedDraftLength) -> None:
+        self._drafting -= own.draft_tokens > 0
+        self._drafted -= own.draft_tokens
+        own.draft_tokens = 0
 
     def _choose(self, own: SharedDraftLength, remaining: int) -> Step:
-        own.probe = ""
+        own.trial = None
         limit = min(self._max_draft_len, remaining - 1)
         if limit < 1:
             return Step(plain_tokens=remaining)
-        costs = self._costs_now()
+        level = self._level()
+        costs = level.costs
         if min(costs.draft.weight, costs.target.weight) < FIRST_ROUNDS:
             return Step(draft_tokens=min(max(self.current, 1), limit))
-        if not costs.plain.weight and not costs.plain_asked and remaining > 2 * GLANCE_TOKENS:
-            costs.plain_asked = True
-            return self._probe(own, "off", Step(plain_tokens=GLANCE_TOKENS))
         best, rate = best_draft_length(costs, self._acceptance.rates, own.acceptance.factor, limit)
-        plain_s = costs.plain.value or costs.target.intercept
+        plain_s = costs.plain_s
         own.best_s = min(1 / rate, plain_s)
-        if rate * plain_s < (1.0 if own.speculates else MARGIN):
-            own.speculates = False
-            return self._step_without(own, best, plain_s, remaining)
-        own.speculates = True
-        return self._step_with(own, best, limit, remaining)
+        own.speculates = rate * plain_s >= (1.0 if own.speculates else MARGIN)
+        trial = self._trial_at(level, own.speculates, remaining)
+        if trial is not None:
+            trial.left -= 1
+            step = self._step_of(trial, own.speculates, best, limit, remaining)
+            if step is not None:
+                own.trial = trial
+                return step
+        self.current = best if own.speculates else 0
+        return Step(draft_tokens=best) if own.speculates else self._without(level, plain_s, remaining)
 
-    def _step_without(
-        self, own: SharedDraftLength, draft_tokens: int, plain_s: float, remaining: int
-    ) -> Step:
-        price_s = self._probe_s["on"].value
-        if self._budget_s >= price_s:
-            return self._probe(own, "on", Step(draft_tokens=draft_tokens))
-        self.current = 0
+    def _without(self, level: _Level, plain_s: float, remaining: int) -> Step:
         # Every request in flight adds to the budget.
-        earned_s = PROBE_SHARE * plain_s * self._in_flight
-        tokens = max(SHORTEST_CHUNK_TOKENS, math.ceil((price_s - self._budget_s) / earned_s))
+        earned_s = TRIAL_SHARE * plain_s * self._in_flight
+        missing_s = level.price_s["on"].value - level.budget_s
+        tokens = max(SHORTEST_CHUNK_TOKENS, math.ceil(missing_s / earned_s))
         return Step(plain_tokens=tokens if remaining - tokens >= SHORTEST_CHUNK_TOKENS else remaining)
 
-    def _step_with(self, own: SharedDraftLength, best: int, limit: int, remaining: int) -> Step:
-        kind = ("off", "vary", "vary")[self._probes % 3]
-        if self._budget_s > 0.0 and self._budget_s >= self._probe_s[kind].value:
-            if kind == "off" and remaining > 2 * GLANCE_TOKENS:
-                return self._probe(own, kind, Step(plain_tokens=GLANCE_TOKENS))
-            other = best // 2 if self._probes % 3 == 1 else best + 1 + best // 2
-            return self._probe(own, "vary", Step(draft_tokens=min(max(other, 1), limit)))
-        self.current = best
-        return Step(draft_tokens=best)
+    def _trial_at(self, level: _Level, speculates: bool, remaining: int) -> _Trial | None:
+        """Return the trial that is on, or that can be paid now."""
+        trial = self._trial
+        if trial is not None and trial.unseen > 0 and trial.left > 0 and trial.at is level:
+            return trial
+        if trial is not None:
+            self._trial = None
+            if not trial.free:
+                trial.at.pay(trial)
+        kind: _Kind = "on"
+        if speculates:
+            kind = "vary" if self._trials % 3 else "off"
+            if level.plain_unseen and remaining > 2 * GLANCE_TOKENS:
+                level.plain_unseen = False
+                return self._start("off", level, free=True)
+            if not level.budget_s > 0.0:
+                return None
+        return self._start(kind, level) if level.budget_s >= level.price_s[kind].value else None
 
-    def _probe(self, own: SharedDraftLength, kind: str, step: Step) -> Step:
-        own.probe = kind
-        self._probes += 1
-        return step
+    def _start(self, kind: _Kind, level: _Level, *, free: bool = False) -> _Trial:
+        self._trials += 1
+        few, most = (self._in_flight + 1) // 2, 2 * self._in_flight
+        self._trial = _Trial(kind, level, few, most, self._trials, free)
+        return self._trial
+
+    def _step_of(self, trial: _Trial, speculates: bool, best: int, limit: int, remaining: int) -> Step | None:
+        """Return a request's part in a trial; None where that is what it does anyway, or too much for it."""
+        if trial.kind == "on":
+            return Step(draft_tokens=best)
+        if not speculates:
+            return None
+        if trial.kind == "off":
+            tokens = GLANCE_TOKENS * (2 - trial.number % 2)
+            return Step(plain_tokens=tokens) if remaining > 2 * tokens else None
+        other = best // 2 if trial.number % 3 == 2 else best + 1 + best // 2
+        return Step(draft_tokens=min(max(other, 1), limit))
 
     def _record_round(self, own: SharedDraftLength, done: Round) -> None:
-        costs = self._costs_now()
-        costs.draft.observe(done.proposed, done.draft_s, steady=done.draft_steady)
-        costs.target.observe(done.proposed, done.target_s, steady=done.target_steady)
+        costs = own.level.costs
         own.acceptance.observe(self._acceptance, done.proposed, done.accepted)
         self._acceptance.observe(done.proposed, done.accepted)
-        # What the target reads of a prompt it would have read anyway.
-        target_s = done.target_s if done.target_steady else min(done.target_s, costs.target.at(done.proposed))
-        changeover_s = costs.call.value if own.probe == "on" else 0.0
+        if own.level is self._level():
+            drafted = (own.mean_drafted + self._drafted / self._in_flight) / 2
+            costs.draft.observe(done.proposed, done.draft_s, steady=done.draft_steady)
+            costs.observe_target(drafted, done.target_s, steady=done.target_steady)
+        # What the target reads of a prompt it would have read anyway. And a round among calls that check
+        # less is quick, at the expense of those.
+        target_s = costs.target.at(done.proposed)
+        changeover_s = 0.0 if done.draft_steady else costs.plain.intercept
         self._account(own, done.draft_s + target_s, done.tokens, changeover_s)
 
     def _record_plain(self, own: SharedDraftLength, done: PlainCall) -> None:
-        costs = self._costs_now()
-        if done.rest_tokens:
-            costs.plain.observe(max(done.rest_s / done.rest_tokens, SHORTEST_S))
-        elif done.steady and done.first_tokens > 1:
-            # All came at once: what the call itself costs is spread over them.
-            costs.plain.observe(max(done.first_s / done.first_tokens, SHORTEST_S))
-        first_s = costs.plain.value * done.first_tokens
-        if done.steady:
-            costs.call.observe(max(done.first_s - first_s, 0.0))
-            first_s = done.first_s
-        self._account(own, first_s + done.rest_s, done.first_tokens + done.rest_tokens, 0.0)
+        costs = own.level.costs
+        alike = self._alike(own)
+        if own.level is self._level() and (alike or not costs.plain.weight):
+            costs.observe_plain(done.tokens, done.seconds, steady=done.steady and alike)
+        # What others did meanwhile may have held it up, which it would not have if all had gone without.
+        self._account(own, costs.plain_s * done.tokens, done.tokens, 0.0)
 
     def _account(self, own: SharedDraftLength, seconds: float, tokens: int, changeover_s: float) -> None:
         if own.adapts:
-            self._budget_s += PROBE_SHARE * seconds
-        if not own.probe:
+            own.level.budget_s += TRIAL_SHARE * seconds
+        if own.trial is None:
             return
-        lost_s = seconds + changeover_s - tokens * own.best_s if own.best_s else 0.0
-        price = self._probe_s[own.probe]
-        price.observe(max(lost_s, 0.0))
-        self._budget_s = max(self._budget_s - lost_s, -LARGEST_DEBT_PROBES * price.value)
+        own.trial.unseen -= self._alike(own)
+        if own.trial.free:
+            return
+        lost_s = seconds + changeover_s - tokens * own.best_s
+        own.trial.lost_s += lost_s
+        own.trial.at.budget_s -= lost_s
 
 
 class SharedDraftLength:
@@ -222,8 +310,14 @@ class SharedDraftLength:
         self.adapts = fixed is None
         self.acceptance = OwnAcceptance()
         self.speculates = True
-        # What the last step tried out: "on", "off", "vary", or nothing; and seconds a token of the best.
-        self.probe = ""
+        # Of the step that is under way: its γ, the trial it belongs to, and the load.
+        self.draft_tokens = 0
+        self.trial: _Trial | None = None
+        self.level = shared._level()
+        # When it began: others that did not do alike, such steps so far, and mean γ of all requests.
+        self.unlike = self.others_begun = 0
+        self.mean_drafted = 0.0
+        # Seconds a token of what looked best.
         self.best_s = 0.0
 
     @property
@@ -233,10 +327,11 @@ class SharedDraftLength:
         return "" if self.speculates else "tokens come faster without a draft at present"
 
     def choose(self, remaining: int) -> Step:
-        if self._fixed:
-            return self._fixed.choose(remaining)
         with self._shared._lock:
-            return self._shared._choose(self, remaining)
+            self._shared._leave(self)
+            step = self._fixed.choose(remaining) if self._fixed else self._shared._choose(self, remaining)
+            self._shared._begin(self, step)
+            return step
 
     def record_round(self, done: Round) -> None:
         with self._shared._lock:
@@ -249,4 +344,5 @@ class SharedDraftLength:
     def close(self) -> None:
         """The answer is over: it no longer counts as in flight."""
         with self._shared._lock:
+            self._shared._leave(self)
             self._shared._in_flight -= 1

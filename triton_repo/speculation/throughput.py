@@ -6,6 +6,7 @@ Nothing here has a clock: seconds come from the caller. Everything forgets, so t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 
 # Calls, and draft tokens, after which an observation has lost most of its weight.
 COST_MEMORY = 96.0
@@ -18,6 +19,14 @@ REQUEST_PRIOR = 24.0
 FIRST_ACCEPTANCE = 0.7
 # A call that took longer than this many times what was expected says less about calls than about a pause.
 LONGEST = 4.0
+# Calls of the target alone are taken to be at least that long, in tokens.
+PLAIN_TOKENS = 32.0
+# What costs at another load are worth, in calls.
+INHERITED_WEIGHT = 4.0
+# Calls of the target alone are long, each worth several rounds.
+PLAIN_MEMORY = 24.0
+# What calls are worth that were made long ago, in calls.
+FADED_WEIGHT = 12.0
 # No call takes less, whatever a clock says.
 SHORTEST_S = 1e-7
 
@@ -44,10 +53,22 @@ class Line:
     to be `proportional`, for it takes one step a token, and one of the target to be flat.
     """
 
-    __slots__ = ("_proportional", "_provisional", "_xx", "_xy", "intercept", "slope", "weight", "x", "y")
+    __slots__ = (
+        "_memory",
+        "_proportional",
+        "_provisional",
+        "_xx",
+        "_xy",
+        "intercept",
+        "slope",
+        "weight",
+        "x",
+        "y",
+    )
 
-    def __init__(self, *, proportional: bool) -> None:
+    def __init__(self, *, proportional: bool, memory: float = COST_MEMORY) -> None:
         self._proportional = proportional
+        self._memory = memory
         self._forget()
 
     def _forget(self) -> None:
@@ -58,7 +79,23 @@ class Line:
     def at(self, tokens: float) -> float:
         return self.intercept + self.slope * tokens
 
-    def observe(self, tokens: int, seconds: float, *, steady: bool = True) -> None:
+    def inherited(self) -> Line:
+        """Return the same line, of which less is certain."""
+        line = copy(self)
+        line.weight = min(line.weight, INHERITED_WEIGHT)
+        return line
+
+    def fade(self) -> None:
+        """Let the next calls say more: this kind has not been made for a while."""
+        self.weight = min(self.weight, max(FADED_WEIGHT, self.weight * (1.0 - 1.0 / COST_MEMORY)))
+
+    def scale(self, factor: float) -> None:
+        self.intercept *= factor
+        self.slope *= factor
+        self.y *= factor
+        self._xy *= factor
+
+    def observe(self, tokens: float, seconds: float, *, steady: bool = True) -> None:
         """Learn from a call; one that is not `steady` had more to do, so it only bounds the cost."""
         seconds = max(seconds, SHORTEST_S)
         if not steady and self.weight and seconds >= self.at(tokens):
@@ -69,7 +106,7 @@ class Line:
             self._provisional = not steady
         if self.weight >= 4.0:
             seconds = min(seconds, LONGEST * self.at(tokens))
-        self.weight = min(self.weight + 1.0, COST_MEMORY)
+        self.weight = min(self.weight + 1.0, self._memory)
         share = 1.0 / self.weight
         dx, dy = tokens - self.x, seconds - self.y
         self.x += share * dx
@@ -87,19 +124,60 @@ class Line:
 class Costs:
     """Seconds of the calls at one load."""
 
-    __slots__ = ("call", "draft", "plain", "plain_asked", "target")
+    __slots__ = ("_guessed", "draft", "plain", "target")
 
     def __init__(self) -> None:
+        # Over the draft tokens of a round; those of the target over what all requests have on average.
         self.draft = Line(proportional=True)
         self.target = Line(proportional=False)
-        # A token of a call of the target alone, and what starting such a call adds.
-        self.plain = Mean()
-        self.call = Mean()
-        self.plain_asked = False
+        # Over the tokens of a call of the target alone.
+        self.plain = Line(proportional=True, memory=PLAIN_MEMORY)
+        self._guessed = False
 
     @property
     def complete(self) -> bool:
         return bool(self.draft.weight and self.target.weight and self.plain.weight)
+
+    @property
+    def plain_s(self) -> float:
+        """Seconds a token of the target alone, in calls of usual length."""
+        if not self.plain.weight:
+            return max(self.target.at(0), SHORTEST_S)
+        tokens = max(self.plain.x, PLAIN_TOKENS)
+        return self.plain.at(tokens) / tokens
+
+    def inherited(self) -> Costs:
+        """Return these costs as a first guess for another load, where all may take longer or shorter."""
+        costs = Costs()
+        costs.draft, costs.target, costs.plain = (
+            line.inherited() for line in (self.draft, self.target, self.plain)
+        )
+        costs._guessed = True
+        return costs
+
+    def observe_target(self, drafted: float, seconds: float, *, steady: bool) -> None:
+        """Learn from the call of the target in a round, when requests had so many draft tokens on average."""
+        if steady:
+            self._adopt(seconds, self.target.at(drafted))
+            self.plain.fade()
+        self.target.observe(drafted, seconds, steady=steady)
+
+    def observe_plain(self, tokens: int, seconds: float, *, steady: bool) -> None:
+        """Learn from a call of the target alone."""
+        if steady:
+            self._adopt(seconds, self.plain.at(tokens))
+            self.target.fade()
+        self.plain.observe(tokens, seconds, steady=steady)
+
+    def _adopt(self, seconds: float, expected_s: float) -> None:
+        """Scale a guess by the first call: so far, one kind of call is as much slower as another."""
+        if self._guessed and expected_s > 0.0:
+            self._scale(max(seconds, SHORTEST_S) / expected_s)
+            self._guessed = False
+
+    def _scale(self, factor: float) -> None:
+        for line in (self.draft, self.target, self.plain):
+            line.scale(factor)
 
 
 class Acceptance:
