@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from trtspec.triton_repo.speculation.loop import Call, EngineCallError, Generation, Reply
@@ -11,7 +10,7 @@ from trtspec.triton_repo.speculation.output import Delta
 
 # The next token of a sequence.
 Rule = Callable[[Sequence[int]], int]
-Engine = Callable[[Call], Generator[Reply, None, None]]
+Engine = Callable[[Call], Reply]
 
 
 def deltas(generation: Generation, *, target: Engine, draft: Engine) -> Iterator[Delta]:
@@ -19,13 +18,7 @@ def deltas(generation: Generation, *, target: Engine, draft: Engine) -> Iterator
     engines = {"target": target, "draft": draft}
     while call := generation.next_call():
         try:
-            with closing(engines[call.engine](call)) as replies:
-                for reply in replies:
-                    delta = generation.take(call, reply)
-                    yield delta
-                    if delta.finish_reason:
-                        break
-            yield generation.end(call)
+            yield generation.take(call, engines[call.engine](call))
         except EngineCallError as error:
             generation.fail(call, error)
 
@@ -49,13 +42,13 @@ def mostly(rule: Rule, period: int) -> Rule:
 
 @dataclass
 class TargetDouble:
-    """Keeps draft tokens while they are its own choice, then adds one; one reply a token when streaming."""
+    """Keeps draft tokens while they are its own choice, then adds one."""
 
     rule: Rule
     end_ids: frozenset[int] = frozenset()
     calls: list[Call] = field(default_factory=list)
 
-    def __call__(self, call: Call) -> Generator[Reply, None, None]:
+    def __call__(self, call: Call) -> Reply:
         self.calls.append(call)
         new: list[int] = []
         for position in range(call.max_new_tokens):
@@ -63,15 +56,10 @@ class TargetDouble:
                 [*call.input_ids.tolist(), *new], masks_ends=position < call.min_new_tokens
             )
             new.append(token_id)
-            log_probs = [-0.5 * (position + 1)] if call.return_log_probs else None
-            if call.streaming:
-                yield Reply([token_id], log_probs)
             drafted = call.draft_ids[position] if position < len(call.draft_ids) else None
             if token_id in self.end_ids or (call.draft_ids and token_id != drafted):
                 break
-        if not call.streaming:
-            scores = [-1.0] * len(new) if call.return_log_probs else None
-            yield Reply(new, scores)
+        return Reply(new, [-1.0] * len(new) if call.return_log_probs else None)
 
     def _choose(self, ids: Sequence[int], masks_ends: bool) -> int:
         token_id = self.rule(ids)
@@ -87,18 +75,13 @@ class FailingDouble:
     engine: Engine
     good_calls: int
 
-    def __call__(self, call: Call) -> Generator[Reply, None, None]:
+    def __call__(self, call: Call) -> Reply:
         self.good_calls -= 1
         if self.good_calls < 0:
             raise EngineCallError("draft: gone")
-        yield from self.engine(call)
+        return self.engine(call)
 
 
-def silent_double(call: Call) -> Generator[Reply, None, None]:
+def silent_double(call: Call) -> Reply:
     """An engine that answers without tokens."""
-    yield Reply(())
-
-
-def mute_double(call: Call) -> Generator[Reply, None, None]:
-    """An engine that ends a call without a reply."""
-    yield from ()
+    return Reply(())

@@ -76,7 +76,6 @@ class AnswerDouble:
                 self.generation.fail(self._call, outcome)
             else:
                 self.whole += self.generation.take(self._call, outcome)
-                self.whole += self.generation.end(self._call)
         except EngineCallError as failure:
             self.error = failure
 
@@ -110,8 +109,7 @@ class EnginesDouble:
             draft_ids=asked.draft_ids,
         )
         rule = RULE if engine == "target" else mostly(RULE, 4)
-        (reply,) = TargetDouble(rule, self.end_ids)(call)
-        return list(reply.ids)
+        return list(TargetDouble(rule, self.end_ids)(call).ids)
 
 
 def _outputs(ids: list[int]) -> dict[str, np.ndarray]:

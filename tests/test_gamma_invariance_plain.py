@@ -59,7 +59,7 @@ def answer(
     )
     output = Output(tokenizer(name).detokenizer(), len(ids), frozenset(), stop_strings=request.stop_strings)
     length = FixedDraftLength(num_draft_tokens)
-    made = Generation(request, output, draft_max_seq_len=1000, draft_length=length)
+    made = Generation(request, output, draft_max_seq_len=1000, draft_length=length, chunk_s=0.0)
     target, draft = TargetDouble(reciting(ids)), TargetDouble(guessing(ids, right))
     return list(deltas(made, target=target, draft=draft))
 

@@ -13,7 +13,6 @@ from engine_doubles import (
     deltas,
     hashed_rule,
     mostly,
-    mute_double,
     silent_double,
 )
 from hypothesis import given
@@ -52,7 +51,7 @@ def generation(
     *,
     draft_max_seq_len: int = 1000,
     draft_length: DraftLength | None = None,
-    chunk_s: float | None = None,
+    chunk_s: float = 1e6,
 ) -> Generation:
     output = Output(
         Detokenizer(letters),
@@ -162,22 +161,13 @@ def test_text_that_may_begin_a_stop_string_is_held_back() -> None:
         assert not sent.endswith(whole[10:13])
 
 
-def test_one_target_call_serves_an_answer_without_draft() -> None:
-    target = TargetDouble(RULE)
-    answer(replace(REQUEST, num_draft_tokens=0), target=target)
-    assert len(target.calls) == 1
-
-
-def test_without_draft_an_answer_may_come_in_calls_of_one_reply() -> None:
+def test_without_draft_the_first_token_comes_by_itself_and_others_as_time_allows() -> None:
     request = replace(REQUEST, num_draft_tokens=0)
-    made = generation(request, chunk_s=0.05)
-    target = TargetDouble(RULE)
-    found = sum(run(made, request, target=target), Delta())
-    assert found == answer(request)
-    # The first token by itself, so that the caller does not wait for more.
-    assert target.calls[0].max_new_tokens == 1
-    assert len(target.calls) > 1
-    assert not any(call.streaming for call in target.calls)
+    for chunk_s, tokens in ((0.0, [1] * 40), (1e6, [1, 39])):
+        target = TargetDouble(RULE)
+        found = sum(run(generation(request, chunk_s=chunk_s), request, target=target), Delta())
+        assert found == answer(request)
+        assert [call.max_new_tokens for call in target.calls] == tokens
 
 
 def test_a_round_takes_one_draft_and_one_target_call() -> None:
@@ -205,10 +195,10 @@ def test_a_failing_draft_leaves_the_answer_and_says_so() -> None:
     assert made.speculation.off_reason == "the draft failed: draft: gone"
 
 
-@pytest.mark.parametrize("draft", [silent_double, mute_double])
-def test_a_silent_draft_leaves_the_answer_and_says_so(draft: Engine) -> None:
+def test_a_silent_draft_leaves_the_answer_and_says_so() -> None:
     made = generation(REQUEST)
-    assert sum(run(made, REQUEST, draft=draft), Delta()) == answer(replace(REQUEST, num_draft_tokens=0))
+    found = run(made, REQUEST, draft=silent_double)
+    assert sum(found, Delta()) == answer(replace(REQUEST, num_draft_tokens=0))
     assert made.speculation.off_reason == "the draft returned no tokens"
 
 
@@ -226,23 +216,9 @@ def test_a_failing_target_ends_the_answer_with_its_message() -> None:
         answer(REQUEST, target=target)
 
 
-def test_a_call_in_flight_can_be_stopped_once_the_answer_is_complete() -> None:
-    whole = ids(answer(REQUEST))
-    request = replace(REQUEST, num_draft_tokens=0, eos_ids=(whole[5],))
-    made = generation(request)
-    call = made.next_call()
-    assert call is not None
-    replies = TargetDouble(RULE)(call)
-    while not made.take(call, next(replies)).finish_reason:
-        pass
-    made.end(call)
-    assert made.next_call() is None
-
-
-@pytest.mark.parametrize("target", [silent_double, mute_double])
-def test_an_engine_that_stops_by_itself_ends_the_answer(target: Engine) -> None:
+def test_an_engine_that_stops_by_itself_ends_the_answer() -> None:
     for num_draft_tokens in (0, 4):
-        found = answer(replace(REQUEST, num_draft_tokens=num_draft_tokens), target=target)
+        found = answer(replace(REQUEST, num_draft_tokens=num_draft_tokens), target=silent_double)
         assert (found.finish_reason, ids(found)) == ("stop", [])
 
 
@@ -330,10 +306,11 @@ def test_the_answer_does_not_depend_on_how_lengths_vary(
 
 def test_a_chunk_without_a_draft_is_one_call() -> None:
     target = TargetDouble(RULE)
-    length = ScriptedLength([Step(plain_tokens=16), Step(draft_tokens=3)])
-    request = replace(REQUEST, max_tokens=18)
-    run(generation(request, draft_length=length), request, target=target)
-    assert [(call.max_new_tokens, len(call.draft_ids)) for call in target.calls] == [(16, 0), (2, 1)]
+    # The first token comes by itself.
+    length = ScriptedLength([Step(plain_tokens=16), Step(plain_tokens=16), Step(draft_tokens=3)])
+    request = replace(REQUEST, max_tokens=19)
+    run(generation(request, draft_length=length), request, target=target, draft=TargetDouble(RULE))
+    assert [(call.max_new_tokens, len(call.draft_ids)) for call in target.calls] == [(1, 0), (16, 0), (2, 1)]
 
 
 def test_without_tokens_to_generate_no_engine_is_asked() -> None:

@@ -26,7 +26,9 @@ def leaves_decoupled(layout: Layout) -> Iterator[Complaint]:
         return
     for leaf in layout.leaves:
         if not _decoupled(leaf.file):
-            yield _not_decoupled(leaf.file, "an engine streams to the loop only when it is decoupled")
+            yield _not_decoupled(
+                leaf.file, "the loop calls its engines decoupled, which Triton refuses otherwise"
+            )
 
 
 def nvidia_decoupled(layout: Layout) -> Iterator[Complaint]:

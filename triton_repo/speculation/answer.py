@@ -103,7 +103,7 @@ class Answer:
         return Asked(call.engine, self._inputs.of(call), alone)
 
     def _take(self, call: Call, reply: Reply) -> None:
-        self._add(self._generation.take(call, reply) + self._generation.end(call))
+        self._add(self._generation.take(call, reply))
         if call.engine == "draft":
             self._gate.worked()
         else:

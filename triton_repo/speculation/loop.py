@@ -41,7 +41,7 @@ class EngineCallError(Exception):
 
 @dataclass(frozen=True)
 class Call:
-    """One call of an engine. It has one reply, or several if it streams."""
+    """One call of an engine, which has one reply."""
 
     engine: Role
     # The whole sequence so far, shape [n], int32.
@@ -52,7 +52,6 @@ class Call:
     draft_ids: Sequence[int] = ()
     # What the draft tokens were drawn from, shape [len(draft_ids), vocab_size]; None: match the choice.
     draft_logits_KV: NDArray[np.float32] | None = None
-    streaming: bool = False
     return_log_probs: bool = False
     return_logits: bool = False
 
@@ -122,8 +121,8 @@ class Generation:
         draft_max_seq_len: tokens the draft engine holds.
         draft_length: chooses γ for every round.
         draft_is_off: says, each time before the draft is asked, why it must not be; "" if it may.
-        chunk_s: how long a call of the target alone may take until its one reply; None: as long as
-            it takes, and it streams.
+        chunk_s: about how long a call of the target alone may take until its reply; one token comes in
+            any case.
         arrival_s: when the request came, by `time.monotonic`; None for now.
     """
 
@@ -134,8 +133,8 @@ class Generation:
         *,
         draft_max_seq_len: int,
         draft_length: DraftLength,
+        chunk_s: float,
         draft_is_off: Callable[[], str] = str,
-        chunk_s: float | None = None,
         arrival_s: float | None = None,
     ) -> None:
         self.speculation = Speculation()
@@ -166,14 +165,14 @@ class Generation:
         step = self._choose()
         if step.draft_tokens:
             return self._call("draft", step.draft_tokens, return_logits=self._rejection_sampling)
-        if self._chunk_s is None:
-            return self._target_call(step.plain_tokens, streaming=True)
-        return self._target_call(min(step.plain_tokens, self._chunk_tokens(self._chunk_s)))
+        return self._target_call(min(step.plain_tokens, self._chunk_tokens()))
 
     def take(self, call: Call, reply: Reply) -> Delta:
-        """Return what a reply makes certain; once the answer is complete, the call may be stopped."""
+        """Return what the reply to a call makes certain."""
         if call.engine == "draft":
             self._proposal = reply if reply.ids else None
+            if self._proposal is None:
+                self.speculation.off_reason = "the draft returned no tokens"
             return Delta()
         accepted = 0
         if call.draft_ids:
@@ -184,18 +183,10 @@ class Generation:
             self._ids[self._length] = token.id
             if self._output.push(token):
                 break
-        return self._output.take()
-
-    def end(self, call: Call) -> Delta:
-        """Return what becomes certain because a call has no more replies."""
-        if call.engine == "draft" and self._proposal is None:
-            self.speculation.off_reason = "the draft returned no tokens"
-        if call.engine == "draft" or self._output.finish_reason:
-            return Delta()
-        returned = self._length - len(call.input_ids)
         # A round may bring less than it could, but never nothing: then, and where a call without
         # draft brings less, the engine has stopped at an end token that it does not return.
-        if returned < (1 if call.draft_ids else call.max_new_tokens):
+        expected = 1 if call.draft_ids else call.max_new_tokens
+        if len(reply.ids) < expected and not self._output.finish_reason:
             self._output.finish("stop")
         return self._output.take()
 
@@ -227,22 +218,19 @@ class Generation:
             self.speculation.off_reason = self._draft_is_off()
         return alone if self.speculation.off_reason else step
 
-    def _chunk_tokens(self, chunk_s: float) -> int:
+    def _chunk_tokens(self) -> int:
         """Return how many tokens the target brings alone in that time; the first comes by itself."""
         token_s = self.times.plain_token_s
         if token_s is None:
             return FIRST_CHUNK_TOKENS if self._output.num_tokens else 1
-        return max(1, int(chunk_s / token_s))
+        return max(1, int(self._chunk_s / token_s))
 
-    def _target_call(
-        self, max_new_tokens: int, *, proposal: Reply | None = None, streaming: bool = False
-    ) -> Call:
+    def _target_call(self, max_new_tokens: int, *, proposal: Reply | None = None) -> Call:
         return self._call(
             "target",
             max_new_tokens,
             draft_ids=proposal.ids if proposal else (),
             draft_logits_KV=proposal.logits_TV if proposal and self._rejection_sampling else None,
-            streaming=streaming,
             return_log_probs=self._request.return_log_probs,
             return_logits=self._request.return_logits,
         )
@@ -254,7 +242,6 @@ class Generation:
         *,
         draft_ids: Sequence[int] = (),
         draft_logits_KV: NDArray[np.float32] | None = None,
-        streaming: bool = False,
         return_log_probs: bool = False,
         return_logits: bool = False,
     ) -> Call:
@@ -265,7 +252,6 @@ class Generation:
             min_new_tokens=max(0, self._request.min_tokens - self._output.num_tokens),
             draft_ids=draft_ids,
             draft_logits_KV=draft_logits_KV,
-            streaming=streaming,
             return_log_probs=return_log_probs,
             return_logits=return_logits,
         )

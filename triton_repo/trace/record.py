@@ -7,7 +7,7 @@ K draft tokens, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -142,6 +142,7 @@ def _run(
         output,
         draft_max_seq_len=limits.draft_max_seq_len,
         draft_length=FixedDraftLength(num_draft_tokens),
+        chunk_s=0.0,
     )
     engines = {
         "target": _Engine(pair.target, request.sampling, request.eos_ids),
@@ -151,10 +152,9 @@ def _run(
     text = ""
     while (call := generation.next_call()) is not None:
         engine = engines[call.engine]
-        for reply in engine.ask(call):
-            scribe.write(call, reply, engine.probabilities(reply))
-            text += generation.take(call, reply).text
-        text += generation.end(call).text
+        reply = engine.ask(call)
+        scribe.write(call, reply, engine.probabilities(reply))
+        text += generation.take(call, reply).text
     return Trace(
         prompt=prompt,
         text=text,
@@ -183,7 +183,7 @@ class _Engine:
         )
         self._sampler = Sampler(self._params, ())
 
-    def ask(self, call: Call) -> Iterator[Reply]:
+    def ask(self, call: Call) -> Reply:
         from trtspec.engines.cpu.request import Request
 
         asked = Request(
@@ -194,10 +194,9 @@ class _Engine:
             stop_words=self._ends,
             sampling=self._params,
             return_generation_logits=True,
-            streaming=call.streaming,
         )
-        for chunk in self._engine.generate(asked):
-            yield Reply(chunk.ids, logits_TV=chunk.logits)
+        (answer,) = self._engine.generate(asked)
+        return Reply(answer.ids, logits_TV=answer.logits)
 
     def probabilities(self, reply: Reply) -> NDArray[np.float64]:
         """Return what the tokens of a reply were drawn from, shape [T, V]."""
