@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from speculation_simulator import MAX_DRAFT_LEN, Comparison, compare, traces
 
-from trtspec.triton_repo.speculation.draft_length import DraftLengths, Round
+from trtspec.triton_repo.speculation.adaptive_length import DraftLengths
+from trtspec.triton_repo.speculation.draft_length import Round
 
 ROUNDS = 20_000
 

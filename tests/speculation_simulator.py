@@ -14,14 +14,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trtspec.triton_repo.speculation.draft_length import (
-    DraftLength,
-    DraftLengths,
-    FixedDraftLength,
-    PlainCall,
-    Round,
-    SharedDraftLength,
-)
+from trtspec.triton_repo.speculation.adaptive_length import DraftLengths, SharedDraftLength
+from trtspec.triton_repo.speculation.draft_length import DraftLength, FixedDraftLength, PlainCall, Round
 
 MAX_DRAFT_LEN = 8
 # Of a call of the target alone, until it is asked anew what else the target has to do.

@@ -10,15 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from speculation_simulator import MAX_DRAFT_LEN, Simulation, Trace, compare, traces
 
-from trtspec.triton_repo.speculation.draft_length import (
-    GLANCE_TOKENS,
-    DraftLengths,
-    FixedDraftLength,
-    PlainCall,
-    Round,
-    SharedDraftLength,
-    Step,
-)
+from trtspec.triton_repo.speculation.adaptive_length import GLANCE_TOKENS, DraftLengths, SharedDraftLength
+from trtspec.triton_repo.speculation.draft_length import FixedDraftLength, PlainCall, Round, Step
 from trtspec.triton_repo.speculation.throughput import (
     Acceptance,
     Costs,

@@ -15,7 +15,8 @@ from trtspec.engines.pair import EnginePair
 from trtspec.errors import RepositoryError
 from trtspec.triton_repo.lint import lint
 from trtspec.triton_repo.repository import RepositoryOptions, write_repository
-from trtspec.triton_repo.speculation.draft_length import DraftLengths, SharedDraftLength, Step
+from trtspec.triton_repo.speculation.adaptive_length import DraftLengths, SharedDraftLength
+from trtspec.triton_repo.speculation.draft_length import Step
 from trtspec.triton_repo.speculation.draft_table import (
     DraftTable,
     TabledDraftLength,

@@ -19,13 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtspec.triton_repo.speculation.detokenizer import Detokenizer
-from trtspec.triton_repo.speculation.draft_length import (
-    DraftLength,
-    FixedDraftLength,
-    PlainCall,
-    Round,
-    Step,
-)
+from trtspec.triton_repo.speculation.draft_length import DraftLength, FixedDraftLength, PlainCall, Round, Step
 from trtspec.triton_repo.speculation.loop import EngineCallError, Generation
 from trtspec.triton_repo.speculation.output import Delta, Output
 from trtspec.triton_repo.speculation.request import (

@@ -6,10 +6,10 @@ from typing import Any
 
 import triton_python_backend_utils as pb
 
+from .adaptive_length import SharedDraftLength
 from .callers import Caller
 from .dispatch import Asked
 from .draft_gate import DraftGate
-from .draft_length import SharedDraftLength
 from .engine_tensors import EngineInputs
 from .loop import Call, EngineCallError, Generation, Reply, Role
 from .metrics import Metrics

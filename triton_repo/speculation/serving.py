@@ -6,10 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from .adaptive_length import DraftLengths, SharedDraftLength
 from .answer import Answer
 from .dispatch import Dispatcher
 from .draft_gate import DraftGate
-from .draft_length import DraftLengths, FixedDraftLength, SharedDraftLength
+from .draft_length import FixedDraftLength
 from .draft_table import DraftTable, DraftTokens, TabledDraftLength
 from .engines import Engines
 from .intake import Intake, Received, settings_of
