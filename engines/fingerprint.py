@@ -91,7 +91,8 @@ def _probe(
 def _noise(folder: Path, dtype: Dtype) -> Noise:
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
+    loaded = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    config = loaded.get_text_config()
     return Noise(dtype, config.num_hidden_layers, config.hidden_size)
 
 

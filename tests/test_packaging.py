@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -117,6 +118,25 @@ def test_a_folder_imports_only_what_lies_below_it(folder: str, below: set[str]) 
 def test_what_is_copied_into_repositories_needs_nothing_of_ours(package: str) -> None:
     for file in (ROOT / package).glob("*.py"):
         assert not re.search(r"^\s*(from|import) trtspec", file.read_text(), re.M), file
+
+
+def test_no_checkpoint_is_loaded_with_its_own_code() -> None:
+    calls = {
+        f"{file.relative_to(ROOT)}:{call.lineno}": call
+        for folder in FOLDERS.values()
+        for file in folder.rglob("*.py")
+        for call in ast.walk(ast.parse(file.read_text()))
+        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith(".from_pretrained")
+    }
+    assert calls
+    # One that is given None reads no folder.
+    reading = {where: call for where, call in calls.items() if ast.unparse(call.args[0]) != "None"}
+    assert reading != calls
+    assert not [
+        where
+        for where, call in reading.items()
+        if "trust_remote_code=False" not in map(ast.unparse, call.keywords)
+    ]
 
 
 def test_the_version_is_the_one_of_pyproject() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -58,6 +60,7 @@ from trtspec.client.verify.options import check_options
 from trtspec.client.verify.self_test import KNOWN_IDS, KNOWN_LOGITS, formula, known_answer, self_test
 from trtspec.client.verify.tokens import compare_tokens
 from trtspec.engines.pair import EnginePair
+from trtspec.errors import CheckpointError
 
 EXACT = Noise("float32", 1, 1)
 Array = np.ndarray[Any, Any]
@@ -751,6 +754,20 @@ def test_without_a_manifest_nothing_is_said_of_the_source(demo_pair: Path) -> No
     assert [finding.name for finding in HuggingFaceReference(demo_pair / "target").proofs()] == [
         "known answer"
     ]
+
+
+def test_the_code_that_comes_with_a_reference_is_never_run(
+    demo_pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(demo_pair / "target", tmp_path / "own")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nraise ValueError('ran')\n")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 9))
+    with pytest.raises(CheckpointError, match="trust_remote_code"):
+        HuggingFaceReference(folder)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_reference_that_reads_otherwise_in_one_pass_is_a_defect() -> None:

@@ -178,7 +178,9 @@ def _load(auto_class: Any, folder: Path, **options: Any) -> Any:
         )
     try:
         with no_progress_bar():
-            return auto_class.from_pretrained(folder, local_files_only=True, **options)
+            return auto_class.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False, **options
+            )
     except Exception as error:
         raise CheckpointError(f"{folder}: transformers cannot load it: {error}") from error
 

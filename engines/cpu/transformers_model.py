@@ -41,7 +41,6 @@ class TransformersModel:
         options: dict[str, Any] = {
             "dtype": dtype,
             "local_files_only": True,
-            "trust_remote_code": False,
             "output_loading_info": True,
         }
         try:
@@ -50,7 +49,7 @@ class TransformersModel:
                 loader = MODEL_FOR_CAUSAL_LM_MAPPING[type(settings)]
                 model, report = loader.from_pretrained(None, config=settings, state_dict=tensors, **options)
             else:
-                model, report = loader.from_pretrained(folder, **options)
+                model, report = loader.from_pretrained(folder, trust_remote_code=False, **options)
         except (OSError, ValueError, KeyError, StrictDataclassError) as error:
             raise EngineLoadError(f"{folder}: transformers cannot load it ({error})") from error
         faults = sorted({*report["missing_keys"], *report["unexpected_keys"]})
