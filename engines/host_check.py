@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trtspec.engines.host.facts import HostFacts
 from trtspec.engines.manifest import MANIFEST, HostNeeds, Manifest
-from trtspec.engines.versions import containers_with
+from trtspec.engines.versions import image_with
 from trtspec.errors import EngineError
 
 
@@ -88,19 +88,13 @@ def _software_problems(needs: HostNeeds, host: HostFacts) -> list[HostProblem]:
 def _advice(manifest: Manifest, problems: list[HostProblem]) -> str:
     needs = manifest.host_needs
     assert needs is not None
+    image = needs.container or image_with(tensorrt_llm=needs.tensorrt_llm, tensorrt=needs.tensorrt)
     elsewhere = []
     if hardware := [problem.needed for problem in problems if problem.on == "gpu"]:
         elsewhere.append(f"serve on a host with {_listed(hardware)}")
-    if any(problem.on == "software" for problem in problems) and (image := _container(needs)):
+    if any(problem.on == "software" for problem in problems) and image:
         elsewhere.append(f"use container {image}")
     return " or ".join(["rebuild here", *([" and ".join(elsewhere)] if elsewhere else [])])
-
-
-def _container(needs: HostNeeds) -> str | None:
-    if needs.container:
-        return needs.container
-    found = containers_with(tensorrt_llm=needs.tensorrt_llm, tensorrt=needs.tensorrt)
-    return found[-1].image if found else None
 
 
 def _is_version(found: str, needed: str) -> bool:

@@ -63,15 +63,15 @@ def containers_with(*, tensorrt_llm: str | None = None, tensorrt: str | None = N
     )
 
 
-def newest_container(tensorrt_llm: str = ENGINE_RELEASE) -> Container:
-    """Return the newest container with a TensorRT-LLM version.
+def newest_container() -> Container:
+    """Return the newest container that compiles engines."""
+    return containers_with(tensorrt_llm=ENGINE_RELEASE)[-1]
 
-    Raises KeyError where none is known; `containers_with` asks without raising.
-    """
-    found = containers_with(tensorrt_llm=tensorrt_llm)
-    if not found:
-        raise KeyError(tensorrt_llm)
-    return found[-1]
+
+def image_with(*, tensorrt_llm: str | None = None, tensorrt: str | None = None) -> str | None:
+    """Return the newest image that holds the versions given; None where none is known."""
+    found = containers_with(tensorrt_llm=tensorrt_llm, tensorrt=tensorrt)
+    return found[-1].image if found else None
 
 
 def container_of(image: str) -> Container | None:

@@ -123,6 +123,16 @@ def test_the_manifest_says_where_the_engines_run(tools: Tools, demo_pair: Path, 
     assert needs.container == "nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3"
 
 
+@pytest.mark.parametrize("version", ["1.2.0", "1.2.1.post1"])
+def test_engines_of_a_release_that_no_image_holds_name_none(
+    tools: Tools, demo_pair: Path, tmp_path: Path, version: str
+) -> None:
+    tools.install(version=version)
+    needs = build_in(demo_pair, tmp_path).manifest.host_needs
+    assert needs is not None
+    assert (needs.tensorrt_llm, needs.container) == (version, None)
+
+
 def test_the_manifest_holds_the_commands_that_were_run(tools: Tools, demo_pair: Path, tmp_path: Path) -> None:
     pair = build_in(demo_pair, tmp_path)
     for command, role in zip(pair.manifest.commands, ("target", "draft"), strict=True):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from trtspec.engines.versions import (
     CONTAINERS,
     ENGINE_RELEASE,
     container_of,
     containers_with,
+    image_with,
     is_engine_release,
     newest_container,
 )
@@ -32,8 +31,12 @@ def test_a_tensorrt_version_may_be_cut_at_a_dot_and_only_there() -> None:
 
 def test_a_release_without_a_container_is_said_to_have_none() -> None:
     assert containers_with(tensorrt_llm="1.3.0") == ()
-    with pytest.raises(KeyError, match=r"1\.3\.0"):
-        newest_container("1.3.0")
+    assert image_with(tensorrt_llm="1.3.0") is None
+
+
+def test_the_newest_image_that_holds_the_versions_is_named() -> None:
+    assert image_with(tensorrt_llm="1.1.0") == "nvcr.io/nvidia/tritonserver:26.02-trtllm-python-py3"
+    assert image_with(tensorrt="10.11") == "nvcr.io/nvidia/tritonserver:25.10-trtllm-python-py3"
 
 
 def test_an_image_is_known_by_its_name() -> None:

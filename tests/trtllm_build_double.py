@@ -9,6 +9,7 @@ would switch off. `install` puts it on a PATH. It fails on demand, by the enviro
     TRTLLM_BUILD_MEETS   set: a run waits until that of the other role has begun, and fails if it does not
     TRTLLM_BUILD_CALLS   a file that gets one line of JSON when a run begins and one when it ends
     TRTLLM_BUILD_SM      compute capability of the GPU it pretends to have (90)
+    TRTLLM_BUILD_VERSION the release it says it is (1.2.1)
     TRTLLM_BUILD_GPUS    how many, where CUDA_VISIBLE_DEVICES does not say (1)
 
 Written from the contract alone; it shares no code with what it tests.
@@ -54,7 +55,12 @@ def install(folder: Path, *, version: str = VERSION, tensorrt: str = "10.14.1.48
         metadata = packages / f"{name}-{found}.dist-info" / "METADATA"
         metadata.parent.mkdir(parents=True)
         metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {found}\n")
-    return {"PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": str(packages)}
+    path = f"{tools}:{os.environ['PATH']}"
+    return {"PATH": path, "PYTHONPATH": str(packages), "TRTLLM_BUILD_VERSION": version}
+
+
+def _version() -> str:
+    return os.environ.get("TRTLLM_BUILD_VERSION", VERSION)
 
 
 def nvidia_smi(arguments: list[str]) -> None:
@@ -86,7 +92,7 @@ def main() -> int:
     if os.environ.get("TRTLLM_BUILD_FAULTY", _role(args)) != _role(args):
         fault = os.environ.get("TRTLLM_BUILD_OTHER_FAULT")
     _record("begin", args)
-    _say(f"[TensorRT-LLM] TensorRT LLM version: {VERSION}")
+    _say(f"[TensorRT-LLM] TensorRT LLM version: {_version()}")
     if os.environ.get("TRTLLM_BUILD_MEETS") and not _meet():
         return 9
     if fault == "hang":
@@ -170,7 +176,7 @@ def _build(args: argparse.Namespace) -> tuple[dict[str, Any], list[int]]:
         "plugin_config": plugins,
     }
     _lengths(built)
-    return {"version": VERSION, "pretrained_config": model, "build_config": built}, sizes
+    return {"version": _version(), "pretrained_config": model, "build_config": built}, sizes
 
 
 def _checkpoint(folder: Path) -> tuple[dict[str, Any], list[int]]:

@@ -34,7 +34,7 @@ from trtspec.engines.manifest import (
     HostNeeds,
     QuantizationManifest,
 )
-from trtspec.engines.versions import containers_with
+from trtspec.engines.versions import image_with
 from trtspec.errors import BuildError, EngineError
 
 # Kinds of checkpoints (trtspec.build.check.drafters) that can be a draft here.
@@ -147,7 +147,6 @@ def describe(job: Job, done: Done) -> Built:
     engines = {role: _describe(job, role, drafter, done) for role in job.roles}
     version = options.pytorch.version
     fp8 = any(engine.quantization for engine in engines.values())
-    containers = containers_with(tensorrt_llm=version)
     return Built(
         target=engines["target"],
         draft=engines.get("draft"),
@@ -159,7 +158,7 @@ def describe(job: Job, done: Done) -> Built:
             min_sm=min_sm(fp8=fp8) or LOWEST_SM,
             gpus=options.tp * options.pp,
             tensorrt_llm=version,
-            container=containers[-1].image if containers else RELEASE_IMAGE.format(version=version),
+            container=image_with(tensorrt_llm=version) or RELEASE_IMAGE.format(version=version),
         ),
     )
 

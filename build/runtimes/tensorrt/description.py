@@ -9,7 +9,7 @@ from trtspec.build.runtimes.tensorrt.conflicts import LOWEST_SM
 from trtspec.build.runtimes.tensorrt.engine_config import EngineConfig
 from trtspec.engines.host import min_sm
 from trtspec.engines.manifest import EngineDtype, EngineSettings, HostNeeds
-from trtspec.engines.versions import ENGINE_RELEASE, newest_container
+from trtspec.engines.versions import ENGINE_RELEASE, image_with, newest_container
 
 
 def settings_of(config: EngineConfig, dtype: EngineDtype, max_draft_len: int) -> EngineSettings:
@@ -48,7 +48,7 @@ def needs_of(ranks: Sequence[int], *, fp8: bool, compiled: Compiled | None) -> H
         tensorrt_llm=versions.tensorrt_llm,
         tensorrt=versions.tensorrt,
         cuda=versions.cuda,
-        container=versions.container or newest_container(versions.tensorrt_llm).image,
+        container=versions.container or image_with(tensorrt_llm=versions.tensorrt_llm),
     )
 
 
