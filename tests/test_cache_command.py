@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fp8_checkpoints import with_tokenizer
@@ -231,6 +232,46 @@ def test_what_a_killed_build_has_left_goes_and_what_is_in_use_stays(folder: Path
         lock.close()
     assert [(removed.key, removed.size_bytes) for removed in found.removed] == [("dead", 4)]
     assert [left.key for left in list_store(folder / "store").unfinished] == ["alive"]
+
+
+@pytest.mark.parametrize("when", ["before its folder is read", "before it is looked at", "afterwards"])
+def test_what_a_build_renames_in_the_meantime_is_passed_over(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    made = folder / "store" / "stages" / "made.partial" / "files"
+    made.mkdir(parents=True)
+    (made / "weights").write_bytes(b"half")
+    scandir, stat = os.scandir, os.stat
+
+    def read(place: Any) -> Any:
+        if when == "before its folder is read" and not isinstance(place, int) and Path(place) == made:
+            shutil.rmtree(made)
+        return scandir(place)
+
+    def look(path: Any, **options: Any) -> os.stat_result:
+        here = not isinstance(path, int) and Path(path) == made / "weights"
+        if here and when == "before it is looked at":
+            made.joinpath("weights").unlink(missing_ok=True)
+        found = stat(path, **options)
+        if here:
+            made.joinpath("weights").unlink()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.scandir", read)
+        patch.setattr("os.stat", look)
+        listed = list_store(folder / "store")
+    (unfinished,) = listed.unfinished
+    assert unfinished.size_bytes == (4 if when == "afterwards" else 0)
+    assert not (made / "weights").exists()
+
+
+def test_when_a_stage_was_used_is_known_even_after_another_gc_has_removed_it(folder: Path) -> None:
+    with Store(folder / "store") as store:
+        entry = store.entries()[0]
+        before = (entry.folder / "stage.json").stat().st_mtime_ns
+        store.drop(entry.folder)
+        assert entry.used_ns == before
 
 
 @pytest.mark.parametrize(

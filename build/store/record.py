@@ -69,15 +69,11 @@ class Entry:
 
     folder: Path
     record: Record
+    used_ns: int  # when a build last used it, in ns since 1970
 
     @property
     def files(self) -> Path:
         return self.folder / FILES
-
-    @property
-    def used_ns(self) -> int:
-        """When a build last used it, in ns since 1970."""
-        return (self.folder / RECORD).stat().st_mtime_ns
 
     def touch(self) -> None:
         """Note that it is used now."""
@@ -111,10 +107,12 @@ class Entry:
 def read_entry(folder: Path) -> Entry | None:
     """Return the finished stage in a folder; None where there is none, or its record is damaged."""
     try:
-        record = Record.model_validate_json((folder / RECORD).read_bytes())
+        with (folder / RECORD).open("rb") as file:
+            used_ns = os.fstat(file.fileno()).st_mtime_ns
+            record = Record.model_validate_json(file.read())
     except (OSError, ValidationError):
         return None
-    return Entry(folder, record) if record.facts_sha256 in (None, _sha256_of(record.facts)) else None
+    return Entry(folder, record, used_ns) if record.facts_sha256 in (None, _sha256_of(record.facts)) else None
 
 
 def is_unreadable(folder: Path) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -93,7 +94,8 @@ class Store:
 
     def unreadable(self) -> list[Path]:
         """Return the folders of finished stages whose record is damaged."""
-        return [f for f in self._stages() if f.is_dir() and f.suffix != PARTIAL and is_unreadable(f)]
+        # One that has just been renamed or removed is no folder any more.
+        return [f for f in self._stages() if f.suffix != PARTIAL and is_unreadable(f) and f.is_dir()]
 
     def _stages(self) -> list[Path]:
         folder = self.folder / STAGES
@@ -165,7 +167,7 @@ class Store:
         except BaseException:
             _empty(partial)
             raise
-        return Entry(entry, record)
+        return Entry(entry, record, time.time_ns())
 
     def _cannot(self, stage: Stage, error: OSError) -> OutputError:
         advice = "free some space or choose another --cache; " if error.errno in FULL else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -166,9 +166,7 @@ def collect_garbage(
             too_old = oldest_ns is not None and entry.used_ns < oldest_ns
             too_much = max_size_bytes is not None and size > max_size_bytes
             size_bytes = _linked_here(entry.folder)
-            if (too_old or too_much) and (
-                _is_free(store, entry.folder.name) if dry_run else _remove(store, entry.folder)
-            ):
+            if (too_old or too_much) and _remove(store, entry.folder, dry_run=dry_run):
                 removed.append(Removed(entry.folder.name, entry.record.stage, entry.record.size_bytes))
                 size -= entry.record.size_bytes
                 freed += size_bytes
@@ -194,13 +192,20 @@ def _unfinished(store: Store, folder: Path) -> UnfinishedStage:
 
 
 def _size(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    return sum(stat.st_size for stat in _stats(folder))
 
 
 def _linked_here(folder: Path) -> int:
     """Return the bytes that go with a folder: of files that have no other name."""
-    found = [file.stat() for file in folder.rglob("*") if file.is_file()]
-    return sum(stat.st_size for stat in found if stat.st_nlink == 1)
+    return sum(stat.st_size for stat in _stats(folder) if stat.st_nlink == 1)
+
+
+def _stats(folder: Path) -> Iterator[os.stat_result]:
+    """Yield what is known of each file below a folder, which a build may be renaming or emptying."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                yield os.stat(os.path.join(place, name))
 
 
 def _is_free(store: Store, key: str) -> bool:
@@ -214,12 +219,12 @@ def _is_free(store: Store, key: str) -> bool:
 def _remove(
     store: Store, folder: Path, *, dry_run: bool = False, unless: Callable[[Path], object] | None = None
 ) -> bool:
-    """Remove a stage, finished or not; return False where a build uses it, or `unless`, and it stays."""
+    """Remove a stage, finished or not; return False where a build uses it, or `unless`, or it has gone."""
     lock = store.lock(folder.name.removesuffix(PARTIAL))
     try:
         if not lock.try_to_take():
             return False
-        if unless and unless(folder):
+        if not folder.is_dir() or (unless and unless(folder)):
             return False
         if not dry_run:
             store.drop(folder)
