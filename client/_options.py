@@ -15,14 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trtspec.client._errors import InvalidArgument
-
-
-class Message(TypedDict):
-    """One turn of a conversation; roles are those of the model's chat template."""
-
-    role: str
-    content: str
-
+from trtspec.prompts import Message as Message
 
 # Text, token ids, or a conversation, to which the server applies the model's chat template.
 Prompt = str | Sequence[int] | Sequence[Message]

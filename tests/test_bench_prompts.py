@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtspec.client import InvalidArgument
-from trtspec.client._prompts import LINE_BYTES
 from trtspec.client.bench import prompts as module
 from trtspec.client.bench.prompts import PROMPT_SETS, as_messages, load_prompts
+from trtspec.prompts import LINE_BYTES
 
 # Letters, or a word, that only this one of the languages promised has.
 SIGNS = {

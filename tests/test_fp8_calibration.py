@@ -185,7 +185,7 @@ def test_no_texts_are_refused(folder: Path, texts: list[list[int]]) -> None:
 @pytest.mark.parametrize("content", ["", "\n  \n"])
 def test_an_empty_file_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "texts.txt").write_text(content)
-    with pytest.raises(BuildError, match=r"texts\.txt: empty, expected a text a line"):
+    with pytest.raises(BuildError, match=r"texts\.txt: found no prompts, expected one a line"):
         read_texts(tmp_path / "texts.txt")
 
 
@@ -199,11 +199,19 @@ def test_lines_of_json_are_strings_or_objects_with_a_text(tmp_path: Path) -> Non
     assert read_texts(tmp_path / "a.jsonl").texts == ("one", "two\nlines", "four")
 
 
-@pytest.mark.parametrize("line", ["{", "3", '{"question": "?"}', '""'])
+@pytest.mark.parametrize(
+    "line", ["{", "3", '{"question": "?"}', '""', '"  "', pytest.param("[" * 100_000, id="nested")]
+)
 def test_another_line_of_json_is_refused_by_its_number(tmp_path: Path, line: str) -> None:
     (tmp_path / "a.jsonl").write_text(f'"one"\n{line}\n')
     with pytest.raises(BuildError, match=r"a\.jsonl:2: "):
         read_texts(tmp_path / "a.jsonl")
+
+
+def test_texts_are_read_as_every_other_file_of_prompts(tmp_path: Path) -> None:
+    for name, content in (("a.JSONL", '{"text": "hi"}'), ("a.txt", "\ufeffhi"), ("a.jsonl", '\ufeff"hi"')):
+        (tmp_path / name).write_text(content, "utf-8")
+        assert read_texts(tmp_path / name).texts == ("hi",)
 
 
 def test_the_hash_is_of_the_texts_whatever_file_holds_them(tmp_path: Path) -> None:
@@ -211,6 +219,22 @@ def test_the_hash_is_of_the_texts_whatever_file_holds_them(tmp_path: Path) -> No
     (tmp_path / "a.jsonl").write_text('"one"\n{"text": "two"}')
     assert read_texts(tmp_path / "a.txt").sha256 == read_texts(tmp_path / "a.jsonl").sha256
     assert Texts("", ("one", "two")).sha256 != Texts("", ("one\ntwo",)).sha256
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.txt", 'one\r\n\n  two ß\u2028\n{"text": 1}'),
+        ("a.jsonl", '"one"\n\n{"text": "  two ß\u2028", "id": 3}\n{"prompt": "{\\"text\\": 1}"}\n'),
+    ],
+)
+def test_the_hashes_that_records_hold_stay_those_of_their_texts(
+    tmp_path: Path, name: str, content: str
+) -> None:
+    (tmp_path / name).write_bytes(content.encode())
+    assert read_texts(tmp_path / name).sha256[:16] == "de73c327ec10d974"
+    assert shipped_texts(CALIBRATION).sha256[:16] == "5f86f279584493da"
+    assert shipped_texts(HELD_OUT).sha256[:16] == "e56c7d926e4e5563"
 
 
 @pytest.mark.parametrize(

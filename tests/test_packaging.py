@@ -100,7 +100,7 @@ def test_the_client_imports_numpy_and_tritonclient_only() -> None:
     loaded = {name.split(".")[0] for name in loaded_after("import trtspec.client")}
     assert not loaded & {*HEAVY, "click", "rich", "pydantic"}
     others = {name for name in loaded_after("import trtspec.client") if name.startswith("trtspec.")}
-    assert {name.split(".")[1] for name in others} == {"client", "errors"}
+    assert {name.split(".")[1] for name in others} == {"client", "errors", "prompts"}
 
 
 @pytest.mark.parametrize(

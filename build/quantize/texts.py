@@ -6,16 +6,16 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
+from trtspec import prompts
 from trtspec.build.checkpoint import Checkpoint
 from trtspec.errors import BuildError, CheckpointError
 
 CALIBRATION = "calibration.jsonl"
 HELD_OUT = "held_out.jsonl"
-KEYS = ("text", "prompt")
 
 
 @dataclass(frozen=True)
@@ -33,45 +33,20 @@ class Texts:
 
 def shipped_texts(name: str) -> Texts:
     """Return texts that come with trtspec: CALIBRATION or HELD_OUT."""
-    content = (files("trtspec.build.quantize") / name).read_text("utf-8")
-    return Texts(f"trtspec's own {name}", tuple(_text(line, name, n) for n, line in _lines(content)))
+    with as_file(files("trtspec.build.quantize") / name) as path:
+        return Texts(f"trtspec's own {name}", prompts.read_texts(path))
 
 
 def read_texts(path: Path) -> Texts:
-    """Return the texts of a file: JSON Lines where it is named so, else one text a line.
-
-    A line of JSON is a string, or an object with a "text" or a "prompt".
+    """Return the texts of a file, as `trtspec.prompts` reads it.
 
     Raises:
         BuildError: the file cannot be read, holds no text, or a line of it is something else.
     """
     try:
-        content = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BuildError(f"{path}: cannot be read as UTF-8 text ({error})") from None
-    lines = _lines(content)
-    if not lines:
-        raise BuildError(f"{path}: empty, expected a text a line, like those the model will be asked")
-    if path.suffix not in (".jsonl", ".ndjson"):
-        return Texts(str(path), tuple(line.rstrip("\r") for _, line in lines))
-    return Texts(str(path), tuple(_text(line, str(path), number) for number, line in lines))
-
-
-def _lines(content: str) -> list[tuple[int, str]]:
-    # Not splitlines: that also cuts at U+2028, which JSON strings may hold.
-    return [(number, line) for number, line in enumerate(content.split("\n"), 1) if line.strip()]
-
-
-def _text(line: str, where: str, number: int) -> str:
-    try:
-        value: Any = json.loads(line)
-    except ValueError as error:
-        raise BuildError(f"{where}:{number}: not JSON ({error})") from None
-    if isinstance(value, dict):
-        value = next((value[key] for key in KEYS if key in value), None)
-    if not isinstance(value, str) or not value:
-        raise BuildError(f'{where}:{number}: found {line[:60]}, expected a string or {{"text": "a string"}}')
-    return value
+        return Texts(str(path), prompts.read_texts(path))
+    except prompts.PromptFileError as error:
+        raise BuildError(str(error)) from None
 
 
 def encode_texts(texts: Texts, checkpoint: Checkpoint, tokenizer: Path | None = None) -> list[list[int]]:
