@@ -193,6 +193,23 @@ def test_a_failing_step_fails_what_is_in_flight_and_the_engine_lives_on(
     assert execute(model).output("output_ids").tolist() == [[PROMPT + answer]]
 
 
+def test_a_caller_that_cannot_be_told_does_not_keep_the_others_waiting(
+    model: Any, answer: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model._engine, "_model", FailingDecoder(model._engine._model))
+    calls = [Unreachable(asked(), IDS), Call(asked(), IDS), Unreachable(asked(), IDS)]
+    model.execute(calls)
+    assert calls[1].wait().responses
+    assert execute(model).output("output_ids").tolist() == [[PROMPT + answer]]
+
+
+class Unreachable(Call):
+    """One whose connection has gone."""
+
+    def send(self, response: double.InferenceResponse | None = None, flags: int = 0) -> None:
+        raise RuntimeError("gone, says the double")
+
+
 class FailingDecoder:
     """Fails once, then does what the real one does."""
 

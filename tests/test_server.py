@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -386,6 +387,24 @@ def test_a_canary_that_never_comes_back_ends_the_start(tmp_path: Path, traces: T
         pass
     wait_until(lambda: bool(asked))  # in a thread of its own
     assert len(asked) == 1
+
+
+def test_a_canary_that_does_not_come_back_later_is_not_called_a_slow_start(tmp_path: Path, traces: Traces):
+    repository = write_repository(tmp_path / "repo", tensorrt_llm_bls=ECHO)
+    asked: list[Endpoints] = []
+    over = threading.Event()
+
+    def canary(endpoints: Endpoints) -> None:
+        asked.append(endpoints)
+        if len(asked) > 1:
+            over.wait()
+
+    with (
+        serve(repository, FREE_PORTS, canary=canary, on_launch=traces.note) as server,
+        pytest.raises(ServerError, match=r": the canary has not come back within 0\.1 s\nwhole log"),
+    ):
+        server.check(timeout_s=0.1)
+    over.set()
 
 
 def test_a_process_that_an_exception_of_cpp_ends_fails_the_start_at_once(tmp_path: Path, traces: Traces):

@@ -187,7 +187,10 @@ class TritonPythonModel:
         callers = self._waiting()
         self._callers = {}
         for caller in callers:
-            caller.fail(message, pb_utils.TritonError.INTERNAL)
+            try:
+                caller.fail(message, pb_utils.TritonError.INTERNAL)
+            except Exception as error:  # the others must be told, and the engine goes on
+                pb_utils.Logger.log_error(f"a request could not be told that it failed: {error!r}")
 
     def _waiting(self) -> set[_Caller]:
         return {caller for caller, _ in self._callers.values()}

@@ -34,6 +34,8 @@ from trtspec.triton_repo.server.server_log import (
 
 POLL_S = 0.05
 WATCH_S = 1.0
+# More than the calls of a canary take, each of which has a limit of its own.
+CHECK_TIMEOUT_S = 480.0
 # How long a connection's end can be known before the end of the process is.
 DEATH_NOTICE_S = 1.0
 # How long the first line about an exception can come before the last: an exception may have no words.
@@ -183,18 +185,19 @@ class Server:
             ServerError: a model did not load, the server ended, or the time is over.
         """
         deadline = time.monotonic() + self.options.start_timeout_s
-        self._await(lambda: models_are_loaded(self.endpoints, self.marker), deadline)
-        self._ask(deadline)
+        self._await(lambda: models_are_loaded(self.endpoints, self.marker), deadline, self._not_ready)
+        self._ask(deadline, self._not_ready)
         self.ready = True
         self._processes_when_good = leftovers.processes(self.marker)
 
-    def check(self) -> None:
+    def check(self, *, timeout_s: float = CHECK_TIMEOUT_S) -> None:
         """Ask the canary again.
 
         Raises:
-            ServerError: the server has ended or does not answer.
+            ServerError: the server has ended or does not answer in that time.
         """
-        self._ask(time.monotonic() + self.options.start_timeout_s)
+        late = f"the canary has not come back within {timeout_s:g} s"
+        self._ask(time.monotonic() + timeout_s, lambda: late)
         self._processes_when_good = leftovers.processes(self.marker)
 
     def wait(self) -> None:
@@ -262,21 +265,23 @@ class Server:
         assert self._process is not None, "not launched"
         return self._process
 
-    def _await(self, done: Callable[[], bool], deadline: float) -> None:
+    def _await(self, done: Callable[[], bool], deadline: float, late: Callable[[], str]) -> None:
         while not done():
             self._raise_if_failed()
             if time.monotonic() > deadline:
-                raise self._error(f"not ready after {self.options.start_timeout_s:g} s, {self._delay()}", "")
+                raise self._error(late(), "")
             time.sleep(POLL_S)
 
-    def _delay(self) -> str:
+    def _not_ready(self) -> str:
+        after = f"not ready after {self.options.start_timeout_s:g} s"
         if pending := still_loading(self._log.text()):
-            return f"still loading {', '.join(pending)}; pass a longer --start-timeout if that is expected"
-        return "the canary has not come back"
+            loading = ", ".join(pending)
+            return f"{after}, still loading {loading}; pass a longer --start-timeout if that is expected"
+        return f"{after}, the canary has not come back"
 
-    def _ask(self, deadline: float) -> None:
+    def _ask(self, deadline: float, late: Callable[[], str]) -> None:
         answer = ask_in_background(self._canary, self.endpoints)
-        self._await(answer.done, deadline)
+        self._await(answer.done, deadline, late)
         try:
             answer.result()
         except TrtspecError as error:
