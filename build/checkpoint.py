@@ -44,32 +44,6 @@ class Checkpoint:
         return names[0]
 
     @property
-    def model_type(self) -> str:
-        """The family's name in transformers, e.g. llama."""
-        name = self.config.get("model_type")
-        if not isinstance(name, str):
-            raise CheckpointError(f"{self.path / 'config.json'}: model_type is {name!r}, expected a name")
-        return name
-
-    @property
-    def eos_token_ids(self) -> tuple[int, ...]:
-        """The ids that end a text: generation_config.json first, else config.json; () where neither says."""
-        for file, settings in (
-            ("generation_config.json", self.generation_config),
-            ("config.json", self.config),
-        ):
-            found = settings.get("eos_token_id")
-            if found is None:
-                continue
-            ids = found if isinstance(found, list) else [found]
-            if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
-                raise CheckpointError(
-                    f"{self.path / file}: eos_token_id is {found!r}, expected an id or a list of ids"
-                )
-            return tuple(ids)
-        return ()
-
-    @property
     def vocab_size(self) -> int:
         """The rows of the token embedding itself, which may differ from config.json's vocab_size."""
         found = [

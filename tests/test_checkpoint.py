@@ -61,7 +61,6 @@ def write_index(folder: Path, shards: Any) -> None:
 def test_a_folder_tells_its_files_tensors_and_settings(demo_pair: Path) -> None:
     checkpoint = open_checkpoint(demo_pair / "target")
     assert checkpoint.architecture == "LlamaForCausalLM"
-    assert checkpoint.model_type == "llama"
     assert checkpoint.files == (demo_pair / "target" / "model.safetensors",)
     assert checkpoint.config["num_hidden_layers"] == 16
     assert checkpoint.vocab_size == 4096
@@ -114,26 +113,6 @@ def test_remote_code_is_not_looked_at(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "generation", "expected"),
-    [
-        (2, None, (2,)),
-        ([2, 3], None, (2, 3)),
-        (2, {"eos_token_id": [5, 6]}, (5, 6)),
-        (2, {"eos_token_id": None}, (2,)),
-        (2, {}, (2,)),
-        (None, None, ()),
-    ],
-)
-def test_eos_ids_come_from_the_generation_config_first(
-    folder: Path, config: Any, generation: Any, expected: tuple[int, ...]
-) -> None:
-    (folder / "config.json").write_text(json.dumps({**CONFIG, "eos_token_id": config}))
-    if generation is not None:
-        (folder / "generation_config.json").write_text(json.dumps(generation))
-    assert open_checkpoint(folder).eos_token_ids == expected
-
-
-@pytest.mark.parametrize(
     ("tensors", "message"),
     [
         ({"model.embed_tokens.weight": (3, 2), "x.wte.weight": (4, 2)}, "found: .*; expected one matrix"),
@@ -152,9 +131,6 @@ def test_the_vocabulary_needs_one_embedding_matrix(tensors: dict[str, Any], mess
     [
         ({"architectures": []}, "architecture", r"architectures is \[\]"),
         ({"architectures": "Llama"}, "architecture", "architectures is 'Llama'"),
-        ({"model_type": None}, "model_type", "model_type is None"),
-        ({"eos_token_id": "</s>"}, "eos_token_ids", "eos_token_id is '</s>'"),
-        ({"eos_token_id": [1, True]}, "eos_token_ids", "eos_token_id is"),
     ],
 )
 def test_settings_of_the_wrong_kind_are_named(folder: Path, changes: Any, read: str, message: str) -> None:

@@ -14,7 +14,7 @@ from trtspec.engines.memory.decoder import Decoder, decoder_of
 from trtspec.engines.memory.gpus import GIB, GPUS, MIB, find_gpu
 from trtspec.engines.memory.plan import DoesNotFitError, plan_memory
 from trtspec.engines.memory.pools import HEADROOM, Deployment
-from trtspec.engines.memory.ranks import Engine, Limits, kv_bytes_per_token, rank_memories
+from trtspec.engines.memory.ranks import Engine, Limits, rank_memories
 from trtspec.engines.memory.result import MemoryPlan
 from trtspec.errors import PlanError
 
@@ -41,7 +41,8 @@ def deployment(target: str, draft: str, gpu: str = "H100", **changes: Any) -> De
 def test_parameters_and_cache_are_those_that_are_published(name: str):
     _, parameters, kv_bytes = PUBLISHED[name]
     assert decoder(name).parameters == parameters
-    assert kv_bytes_per_token(Engine(decoder=decoder(name))) == kv_bytes
+    (rank,) = rank_memories(Engine(decoder=decoder(name)), Limits(), is_target=True)
+    assert rank.kv_per_token == kv_bytes
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLISHED if name not in {"gpt2", "Phi-3-mini"}])
@@ -123,7 +124,8 @@ def test_ranks_that_talk_to_each_other_take_more():
 
 def test_an_fp8_cache_takes_half():
     engine = Engine(decoder=decoder("Llama-3.1-8B"), fp8_kv_cache=True)
-    assert kv_bytes_per_token(engine) == 65_536
+    (rank,) = rank_memories(engine, Limits(), is_target=True)
+    assert rank.kv_per_token == 65_536
 
 
 def test_the_reserve_covers_what_the_published_log_leaves_to_the_context():

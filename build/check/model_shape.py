@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trtspec.build.check.body import is_embedding, is_head
 from trtspec.build.checkpoint import Checkpoint, TensorInfo
+from trtspec.build.tensor_file import main_dtype
+from trtspec.engines.memory.decoder import positive
+from trtspec.engines.memory.ranks import splits_heads
 
 __all__ = ["ModelShape", "shape_of"]
 
@@ -43,21 +45,21 @@ class ModelShape:
 
     def splits_over(self, ranks: int) -> bool:
         """Whether heads and kv heads can be split over so many ranks; so where they are not known."""
-        return not self.heads or not self.kv_heads or _splits(self.heads, self.kv_heads, ranks)
+        return not self.heads or not self.kv_heads or splits_heads(self.heads, self.kv_heads, ranks)
 
 
 def shape_of(checkpoint: Checkpoint) -> ModelShape:
     """Return the shape of a checkpoint; what config.json leaves out stays None."""
     config, tensors = checkpoint.config, checkpoint.tensors
     tied = not any(map(is_head, tensors))
-    dtype = _dtype(tensors)
-    layers = _number(config, "num_hidden_layers", "n_layer")
-    heads = _number(config, "num_attention_heads", "n_head")
-    kv_heads = _number(config, "num_key_value_heads") or heads
-    hidden = _number(config, "hidden_size", "n_embd")
-    head_dim = _number(config, "head_dim") or (hidden // heads if hidden and heads else None)
+    dtype = main_dtype(tensors.values())
+    layers = positive(config, "num_hidden_layers", "n_layer")
+    heads = positive(config, "num_attention_heads", "n_head")
+    kv_heads = positive(config, "num_key_value_heads") or heads
+    hidden = positive(config, "hidden_size", "n_embd")
+    head_dim = positive(config, "head_dim") or (hidden // heads if hidden and heads else None)
     # Latent attention (DeepSeek) keeps one compressed row and one rotated key for all heads.
-    latent, rotated = _number(config, "kv_lora_rank"), _number(config, "qk_rope_head_dim")
+    latent, rotated = positive(config, "kv_lora_rank"), positive(config, "qk_rope_head_dim")
     row = latent + (rotated or 0) if latent else 2 * (kv_heads or 0) * (head_dim or 0)
     return ModelShape(
         parameters=sum(math.prod(tensor.shape) for tensor in tensors.values()),
@@ -70,22 +72,12 @@ def shape_of(checkpoint: Checkpoint) -> ModelShape:
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        context_length=_number(config, "max_position_embeddings", "n_positions", "seq_length"),
+        context_length=positive(config, "max_position_embeddings", "n_positions", "seq_length"),
         rope=_rope(config),
-        tensor_parallel=tuple(n for n in (1, 2, 4, 8) if heads and kv_heads and _splits(heads, kv_heads, n)),
+        tensor_parallel=tuple(
+            n for n in (1, 2, 4, 8) if heads and kv_heads and splits_heads(heads, kv_heads, n)
+        ),
     )
-
-
-def _number(config: Mapping[str, Any], *names: str) -> int | None:
-    found = (config.get(name) for name in names)
-    return next((value for value in found if type(value) is int and value > 0), None)
-
-
-def _dtype(tensors: Mapping[str, TensorInfo]) -> str:
-    sizes: Counter[str] = Counter()
-    for tensor in tensors.values():
-        sizes[tensor.dtype] += tensor.size_bytes
-    return max(sorted(sizes), key=lambda dtype: sizes[dtype])
 
 
 def _read(tensor: TensorInfo, config: Mapping[str, Any], tied: bool) -> float:
@@ -93,15 +85,10 @@ def _read(tensor: TensorInfo, config: Mapping[str, Any], tied: bool) -> float:
     if POSITIONS.search(tensor.name) or (is_embedding(tensor.name) and not tied):
         return tensor.size_bytes / max(1, tensor.shape[0])
     if EXPERT.search(tensor.name):
-        experts = _number(config, "num_local_experts", "num_experts", "n_routed_experts")
-        running = _number(config, "num_experts_per_tok")
+        experts = positive(config, "num_local_experts", "num_experts", "n_routed_experts")
+        running = positive(config, "num_experts_per_tok")
         return tensor.size_bytes * (running / experts if experts and running else 1)
     return tensor.size_bytes
-
-
-def _splits(heads: int, kv_heads: int, ranks: int) -> bool:
-    """Whether TensorRT-LLM can split the heads: kv heads are shared out, or repeated when too few."""
-    return heads % ranks == 0 and (kv_heads % ranks == 0 or ranks % kv_heads == 0)
 
 
 def _rope(config: Mapping[str, Any]) -> str:

@@ -107,16 +107,16 @@ def decoder_of(config: Mapping[str, Any], name: str, counted: Counted | None = N
         _refuse_wrong(config, name)
     # GPT-2 leaves it out; where the weights are counted, only activations depend on it.
     may_lack = counted is not None or "n_embd" in config
-    wide = _optional(config, "intermediate_size", "n_inner") or (4 * hidden if may_lack else None)
+    wide = positive(config, "intermediate_size", "n_inner") or (4 * hidden if may_lack else None)
     sizes = _Sizes(
         layers=_size(config, name, "num_hidden_layers", "n_layer"),
         hidden=hidden,
         expert_width=wide or _size(config, name, "intermediate_size"),
         heads=heads,
-        kv_heads=_optional(config, "num_key_value_heads") or heads,
-        head_dim=_optional(config, "head_dim", "head_size") or hidden // heads,
+        kv_heads=positive(config, "num_key_value_heads") or heads,
+        head_dim=positive(config, "head_dim", "head_size") or hidden // heads,
         experts=experts,
-        positions=_optional(config, "n_positions") or 0,
+        positions=positive(config, "n_positions") or 0,
     )
     counted = counted or _count(config, name, sizes, family or _Family())
     return Decoder(
@@ -129,7 +129,7 @@ def decoder_of(config: Mapping[str, Any], name: str, counted: Counted | None = N
         head_dim=sizes.head_dim,
         vocab=counted.vocab,
         tied=counted.tied,
-        context=_optional(config, "max_position_embeddings", "n_positions"),
+        context=positive(config, "max_position_embeddings", "n_positions"),
         is_fp8=counted.is_fp8,
         matrices=counted.matrices,
         vectors=counted.vectors,
@@ -142,9 +142,9 @@ def _window(config: Mapping[str, Any], layers: int) -> int | None:
     is_qwen = str(config.get("model_type")).startswith("qwen")
     if not config.get("use_sliding_window", not is_qwen):
         return None
-    kinds, full = config.get("layer_types"), _optional(config, "max_window_layers")
+    kinds, full = config.get("layer_types"), positive(config, "max_window_layers")
     slides = "sliding_attention" in kinds if isinstance(kinds, list) else full is None or full < layers
-    return _optional(config, "sliding_window") if slides else None
+    return positive(config, "sliding_window") if slides else None
 
 
 @dataclass(frozen=True)
@@ -195,11 +195,11 @@ def _refuse_wrong(config: Mapping[str, Any], name: str) -> None:
     wrong = [
         f"{key} {config[key]!r:.40}"
         for key in keys
-        if config.get(key) is not None and _optional(config, key) is None
+        if config.get(key) is not None and positive(config, key) is None
     ]
     if wrong:
         raise PlanError(f"{name}: config.json says {', '.join(wrong)}; expected 1 or more")
-    heads, kv_heads = (_optional(config, key) or 1 for key in ("num_attention_heads", "num_key_value_heads"))
+    heads, kv_heads = (positive(config, key) or 1 for key in ("num_attention_heads", "num_key_value_heads"))
     if heads % kv_heads and "num_attention_heads" in config:
         raise PlanError(
             f"{name}: config.json says num_attention_heads {heads}, which cannot share "
@@ -211,8 +211,8 @@ def _experts(config: Mapping[str, Any]) -> tuple[int, int]:
     """Return how many experts a layer has, and how many of them run for a token."""
     if isinstance(moe := config.get("moe"), dict):  # TensorRT-LLM's
         config = {"num_experts": moe.get("num_experts"), "num_experts_per_tok": moe.get("top_k")}
-    experts = _optional(config, "num_local_experts", "num_experts", "n_routed_experts") or 1
-    return experts, (_optional(config, "num_experts_per_tok") or 1) if experts > 1 else 1
+    experts = positive(config, "num_local_experts", "num_experts", "n_routed_experts") or 1
+    return experts, (positive(config, "num_experts_per_tok") or 1) if experts > 1 else 1
 
 
 def _is_fp8(config: Mapping[str, Any]) -> bool:
@@ -223,13 +223,14 @@ def _is_fp8(config: Mapping[str, Any]) -> bool:
     return False
 
 
-def _optional(config: Mapping[str, Any], *keys: str) -> int | None:
+def positive(config: Mapping[str, Any], *keys: str) -> int | None:
+    """Return the first of some entries of a config.json that is a positive whole number."""
     found = (config.get(key) for key in keys)
     return next((value for value in found if type(value) is int and value > 0), None)
 
 
 def _size(config: Mapping[str, Any], name: str, *keys: str) -> int:
-    value = _optional(config, *keys)
+    value = positive(config, *keys)
     if value is None:
         raise PlanError(
             f"{name}: config.json has no {keys[0]} that is a positive number; "

@@ -96,16 +96,14 @@ def rank_memories(engine: Engine, limits: Limits, *, is_target: bool) -> tuple[R
     return tuple(stage for stage in stages for _ in range(engine.tp))
 
 
-def kv_bytes_per_token(engine: Engine) -> int:
-    """Return what a token adds to the KV caches of all ranks that hold different parts of it."""
-    whole = engine.decoder
-    return 2 * whole.layers * whole.kv_heads * whole.head_dim * _kv_element(engine)
+def splits_heads(heads: int, kv_heads: int, ranks: int) -> bool:
+    """Whether TensorRT-LLM can split the heads: KV heads are shared out, or repeated where too few."""
+    return heads % ranks == 0 and (kv_heads % ranks == 0 or ranks % kv_heads == 0)
 
 
 def _check_split(engine: Engine) -> None:
     decoder, tp, pp = engine.decoder, engine.tp, engine.pp
-    splits_kv = decoder.kv_heads % tp == 0 or tp % decoder.kv_heads == 0
-    if decoder.heads % tp or not splits_kv:
+    if not splits_heads(decoder.heads, decoder.kv_heads, tp):
         raise PlanError(
             f"{decoder.name}: {decoder.heads} heads and {decoder.kv_heads} KV heads cannot be split over "
             f"{tp} ranks; the heads must divide evenly, the KV heads divide or be a divisor"
