@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from trtspec.build.check.doctor import PairReport, TargetReport, check, check_target
 from trtspec.build.check.drafters import identify
+from trtspec.build.check.findings import require_no_errors
 from trtspec.build.check.model_shape import shape_of
 from trtspec.build.checkpoint import Checkpoint, open_checkpoint
 from trtspec.build.memory import plan_build
@@ -33,7 +34,7 @@ from trtspec.build.tokenizer import tokenizer_stage
 from trtspec.engines.manifest import MANIFEST, Runtime
 from trtspec.engines.pair import EnginePair, open_pair, write_manifest
 from trtspec.engines.publish import check_output, link_or_copy, publish
-from trtspec.errors import BuildError, CheckpointError, OutputError, PairError
+from trtspec.errors import BuildError, CheckpointError, OutputError
 
 RUNTIMES: Mapping[Runtime, RuntimeModule] = {
     "cpu": cast(RuntimeModule, cpu),
@@ -123,10 +124,7 @@ def _check(
     if isinstance(found, PairReport) and found.draft.identity.kind in drafters:
         # What is no language model of its own may be what the runtime drafts with.
         found = replace(found, findings=tuple(f for f in found.findings if f.id != "draft.kind"))
-    errors = [finding for finding in found.findings if finding.severity == "error"]
-    if errors:
-        more = f" (and {len(errors) - 1} more; see `trtspec check`)" if len(errors) > 1 else ""
-        raise PairError(f"{errors[0].message}; {errors[0].repair}{more}")
+    require_no_errors(found.findings)
     for finding in found.findings:
         report(f"{finding.severity}: {finding.message}")
     return found

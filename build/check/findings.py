@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Finding", "Severity", "id_ranges", "some"]
+from trtspec.errors import PairError
+
+__all__ = ["Finding", "Severity", "id_ranges", "require_no_errors", "some"]
 
 # error: the pair must not be built. warning: it works after a repair or at a loss. note: good to know.
 Severity = Literal["error", "warning", "note"]
@@ -21,6 +23,14 @@ class Finding:
     message: str  # where: what was found, what was expected
     repair: str  # what to do; "" where there is nothing to do
     repairable: bool = False  # the conversion makes the repair itself and records it
+
+
+def require_no_errors(findings: Iterable[Finding]) -> None:
+    """Raise PairError, with the first error and how many more there are, where a finding is one."""
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if errors:
+        more = f"and {len(errors) - 1} more; " if len(errors) > 1 else ""
+        raise PairError(f"{errors[0].message}; {errors[0].repair} ({more}see `trtspec check`)")
 
 
 def id_ranges(ids: Iterable[int]) -> tuple[tuple[int, int], ...]:

@@ -10,7 +10,6 @@ Shapes: T tokens of one text, H hidden size, V vocabulary.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from trtspec.build.convert.families import family_of
 from trtspec.build.convert.fp8 import Fp8Scales
 from trtspec.build.convert.linears import model_prefix
 from trtspec.engines.cpu.fp8 import dequantise, fake_quantise
+from trtspec.engines.cpu.transformers_model import cache_argument
 from trtspec.errors import BuildError, CheckpointError
 
 DTYPES = {
@@ -246,10 +246,8 @@ class LayeredModel:
         return hooks
 
     def _forward_decoder(self, cache: object, **inputs: Any) -> None:
-        """Run the decoder over its stand-ins; transformers renamed the cache's argument within version 5."""
-        accepted = inspect.signature(self._decoder.forward).parameters
-        name = "cache" if "cache" in accepted else "past_key_values"
-        self._decoder(**inputs, use_cache=cache is not None, **{name: cache})
+        """Run the decoder over its stand-ins."""
+        self._decoder(**inputs, use_cache=cache is not None, **{cache_argument(self._decoder): cache})
 
 
 def _first(output: Any) -> Tensor:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from trtspec.build.checkpoint import Checkpoint, open_checkpoint
-from trtspec.build.convert.converter import write_plan
+from trtspec.build.convert.converter import WRITING_BYTES, write_plan
 from trtspec.build.convert.fp8 import Fp8Scales
 from trtspec.build.convert.hf_plan import COMPANIONS, plan_hf
 from trtspec.build.convert.linears import find_linears
@@ -65,6 +65,10 @@ class PairQuantization:
         if self.of(role) == "none":
             return {"quantization": "none"}
         return {"quantization": self.of(role), "calibrate": self.calibrate, "device": self.device}
+
+    def memory_bytes(self, role: str) -> int | None:
+        """Return what writing the target or the draft takes; None: calibration has the machine for itself."""
+        return None if self.of(role) == "fp8" else WRITING_BYTES
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from pydantic import BaseModel
 
 from trtspec import dtype_noise
 from trtspec.build.check.drafters import LANGUAGE_MODELS
-from trtspec.build.convert.converter import WRITING_BYTES
 from trtspec.build.json_file import write_json
 from trtspec.build.options import BuildOptions
 from trtspec.build.quantize.pair_quantizer import QuantizedRole, Role, measure_pair, write_role
@@ -73,8 +72,7 @@ def stages(job: Job) -> Sequence[Stage]:
             },
             needs=("tokenizer",),
             place=role,
-            # Calibration takes the machine for itself.
-            memory_bytes=None if job.options.quantization.of(role) == "fp8" else WRITING_BYTES,
+            memory_bytes=job.options.quantization.memory_bytes(role),
         )
         for role in ROLES
     ]
@@ -148,8 +146,7 @@ def _write_engine(job: Job, role: str, folder: Path, done: Done) -> Written:
         job.report,
         lambda read, total: done.go_on(),
     )
-    ends = {"eos_token_id": list(job.found.eos_token_ids)} if job.found.eos_token_ids else {}
-    write_json(folder / "generation_config.json", {**checkpoint.generation_config, **ends})
+    job.write_generation_config(role, folder)
     write_json(folder / "engine.json", _settings(job, role).model_dump(exclude={"tp", "pp"}))
     return Written(quantization=made.manifest if made else None)
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from trtspec.build.check.doctor import PairReport, TargetReport
 from trtspec.build.checkpoint import Checkpoint
+from trtspec.build.json_file import write_json
 from trtspec.build.options import BuildOptions
 from trtspec.build.stages import Done, Stage
 from trtspec.engines.manifest import (
@@ -56,6 +57,11 @@ class Job:
     def seq_len(self, role: str) -> int:
         """Return the tokens that the engine of the target or the draft holds."""
         return self.target_seq_len if role == "target" else self.draft_seq_len
+
+    def write_generation_config(self, role: str, folder: Path) -> None:
+        """Write the checkpoint's generation_config.json, with the ids that end a text for both models."""
+        ends = {"eos_token_id": list(self.found.eos_token_ids)} if self.found.eos_token_ids else {}
+        write_json(folder / "generation_config.json", {**self.checkpoint(role).generation_config, **ends})
 
 
 @dataclass(frozen=True)

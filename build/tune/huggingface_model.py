@@ -5,7 +5,6 @@ Not yet run on a GPU; tested on the CPU against the embedded engine.
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,6 +36,8 @@ class HuggingFaceModel:
         import torch
         from transformers import AutoModelForCausalLM
 
+        from trtspec.engines.cpu.transformers_model import cache_argument
+
         loader: Any = AutoModelForCausalLM
         try:
             model = loader.from_pretrained(
@@ -47,9 +48,7 @@ class HuggingFaceModel:
             raise CheckpointError(f"{folder}: cannot be loaded on {device}: {error}") from error
         self._torch = torch
         self._model = model.eval()
-        # transformers renamed the argument within version 5.
-        accepted = inspect.signature(model.forward).parameters
-        self._cache_argument = "cache" if "cache" in accepted else "past_key_values"
+        self._cache_argument = cache_argument(model)
         self._ends = list(end_ids)
         self._device = device
         self._clock = clock

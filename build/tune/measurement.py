@@ -13,11 +13,12 @@ from statistics import median
 from typing import Any, Literal
 
 from trtspec.build.check.doctor import check
+from trtspec.build.check.findings import require_no_errors
 from trtspec.build.checkpoint import Checkpoint, open_checkpoint
 from trtspec.build.tune.agreement import Agreement
 from trtspec.build.tune.models import EngineModel, TunedModel, write_engine
 from trtspec.build.tune.pass_time import PassTime, pass_time, unrest
-from trtspec.errors import BuildError, CheckpointError, EngineError, PairError
+from trtspec.errors import BuildError, CheckpointError, EngineError
 
 Device = Literal["cpu", "cuda"]
 Ids = Sequence[int]
@@ -88,9 +89,7 @@ def measure_pair(
             raise BuildError(f"{name}: {len(prompts)} prompts, expected at least 2")
     pair = open_checkpoint(target), open_checkpoint(draft)
     checked = check(*pair)
-    errors = [finding for finding in checked.findings if finding.severity == "error"]
-    if errors:
-        raise PairError(f"{errors[0].message}; {errors[0].repair} (see `trtspec check`)")
+    require_no_errors(checked.findings)
     ids = {name: _encode(target, prompts) for name, prompts in datasets.items()}
     longest = max(len(prompt) for prompts in ids.values() for prompt in prompts)
     needed = longest + options.max_tokens + options.max_draft_tokens + 1

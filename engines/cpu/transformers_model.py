@@ -22,6 +22,11 @@ from .weights import read_tensors
 _LENGTH_DEPENDENT = ("longrope", "dynamic", "su")
 
 
+def cache_argument(model: Any) -> str:
+    """Return what a model of transformers calls its cache, which was renamed within version 5."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+
 class TransformersModel:
     """A causal language model of transformers with one full-length cache a slot.
 
@@ -58,9 +63,7 @@ class TransformersModel:
         round_inputs(model, scales)
         self._model: Any = model.eval()
         self.vocab_size: int = self._model.get_output_embeddings().weight.shape[0]
-        # transformers renamed the argument within version 5.
-        accepted = inspect.signature(self._model.forward).parameters
-        self._cache_argument = "cache" if "cache" in accepted else "past_key_values"
+        self._cache_argument = cache_argument(self._model)
         self._caches: list[Any] = [DynamicCache() for _ in range(slots)]
 
     def copy_prefix(self, source: int, destination: int, length: int) -> None:

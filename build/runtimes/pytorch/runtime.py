@@ -13,9 +13,8 @@ from pydantic import BaseModel
 from trtspec.build.check.drafters import identify
 from trtspec.build.check.model_shape import shape_of
 from trtspec.build.checkpoint import Checkpoint
-from trtspec.build.convert.converter import WRITING_BYTES, write_plan
+from trtspec.build.convert.converter import write_plan
 from trtspec.build.convert.hf_plan import plan_hf
-from trtspec.build.json_file import write_json
 from trtspec.build.options import BuildOptions
 from trtspec.build.quantize.pair_quantizer import Role, find_scales, quantization_manifest
 from trtspec.build.quantize.ready_made import read_fp8
@@ -122,8 +121,7 @@ def stages(job: Job) -> Sequence[Stage]:
             },
             needs=("tokenizer",),
             place=role,
-            # Calibration takes the machine for itself.
-            memory_bytes=None if job.options.quantization.of(role) == "fp8" else WRITING_BYTES,
+            memory_bytes=job.options.quantization.memory_bytes(role),
         )
         for role in job.roles
     ]
@@ -242,8 +240,7 @@ def _write_checkpoint(job: Job, role: str, folder: Path, done: Done) -> Written:
     documents = {name: text for name, text in plan.documents.items() if name != "generation_config.json"}
     documents["config.json"] = spelt_for_both(documents["config.json"])
     write_plan(replace(plan, documents=documents), folder, progress=lambda read, total: done.go_on())
-    ends = {"eos_token_id": list(job.found.eos_token_ids)} if job.found.eos_token_ids else {}
-    write_json(folder / "generation_config.json", {**checkpoint.generation_config, **ends})
+    job.write_generation_config(role, folder)
     return Written(dtype=dtype, quantization=quantization_manifest(fp8, calibration) if fp8 else None)
 
 

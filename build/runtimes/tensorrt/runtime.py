@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 from trtspec.build.check.drafters import LANGUAGE_MODELS
-from trtspec.build.convert.converter import WRITING_BYTES
 from trtspec.build.options import BuildOptions
 from trtspec.build.runtimes.job import Built, Job, describe_engine, mended
 from trtspec.build.runtimes.tensorrt.compilation import Compiled, Gpus, compile_role, share_gpus
@@ -104,8 +103,7 @@ def _conversion(job: Job, engine: PlannedEngine, place: str | None) -> Stage:
         },
         needs=("tokenizer",),
         place=place,
-        # Calibration takes the machine for itself.
-        memory_bytes=None if asked.of(engine.role) == "fp8" else WRITING_BYTES,
+        memory_bytes=asked.memory_bytes(engine.role),
     )
 
 
