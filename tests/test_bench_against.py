@@ -16,7 +16,7 @@ from scripted_http_server import serving_http
 from scripted_server import Asked, ScriptedServer, Step, last
 
 from trtspec.cli import trtspec
-from trtspec.cli.against import openai_address, target_at, token_counter
+from trtspec.cli.parts.against import openai_address, target_at, token_counter
 from trtspec.client import ConnectionFailed, StreamBroken
 from trtspec.client.bench.openai import OpenAiTarget
 from trtspec.client.bench.openai_call import API_KEY

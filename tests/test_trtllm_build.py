@@ -29,7 +29,7 @@ from trtspec.build.runtimes.tensorrt.options import TensorrtOptions
 from trtspec.build.runtimes.tensorrt.process import run_logged
 from trtspec.build.runtimes.tensorrt.toolchain import Installed, Versions
 from trtspec.cli import main
-from trtspec.cli.report import reporting
+from trtspec.cli.parts.report import reporting
 from trtspec.engines.host import HostFacts
 from trtspec.engines.pair import EnginePair, open_pair
 from trtspec.errors import BuildError, PlanError

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from trtspec.build.tune.fitting import Sample, Setting
 from trtspec.cli import trtspec
-from trtspec.cli.tune_server import ask as ask_server
-from trtspec.cli.tune_server import longest_draft
+from trtspec.cli.parts.tune_server import ask as ask_server
+from trtspec.cli.parts.tune_server import longest_draft
 from trtspec.client import Client, Generation, RequestRefused, Speculation
 from trtspec.engines.pair import EnginePair
 from trtspec.errors import BuildError, CheckpointError, ClientError, EngineError, RecipeError

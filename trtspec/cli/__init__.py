@@ -13,7 +13,7 @@ from types import FrameType
 import click
 
 from trtspec import __version__
-from trtspec.cli.printable import printable
+from trtspec.cli.parts.printable import printable
 from trtspec.errors import TrtspecError
 
 # name -> one-line help, so that `trtspec --help` imports no command module.

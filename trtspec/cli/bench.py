@@ -13,13 +13,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trtspec import __version__
-from trtspec.cli.against import openai_address, target_at
 from trtspec.cli.bench_compare import compare
-from trtspec.cli.bench_files import Decorator, check_extra, check_files, file_option, new_folder, write_files
-from trtspec.cli.bench_table import print_result
-from trtspec.cli.fields import Number
-from trtspec.cli.numbers import Numbers
-from trtspec.cli.pair_or_url import pair_at, served
+from trtspec.cli.parts.against import openai_address, target_at
+from trtspec.cli.parts.bench_files import (
+    Decorator,
+    check_extra,
+    check_files,
+    file_option,
+    new_folder,
+    write_files,
+)
+from trtspec.cli.parts.bench_table import print_result
+from trtspec.cli.parts.fields import Number
+from trtspec.cli.parts.numbers import Numbers
+from trtspec.cli.parts.pair_or_url import pair_at, served
 from trtspec.errors import ClientError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from trtspec.cli import EXIT_MISMATCH
-from trtspec.cli.bench_table import print_comparison
-from trtspec.cli.fields import Number
+from trtspec.cli.parts.bench_table import print_comparison
+from trtspec.cli.parts.fields import Number
 
 
 @click.command(

@@ -21,8 +21,8 @@ from trtspec.build.quantize.choices import (
 from trtspec.build.runtimes.pytorch.options import PytorchOptions
 from trtspec.build.runtimes.tensorrt.options import Compile, TensorrtOptions
 from trtspec.cli.cache import cache_option
-from trtspec.cli.fields import Number, changed, flags_of, take
-from trtspec.cli.report import reporting
+from trtspec.cli.parts.fields import Number, changed, flags_of, take
+from trtspec.cli.parts.report import reporting
 from trtspec.recipe.option import recipe_option, yields
 
 if TYPE_CHECKING:

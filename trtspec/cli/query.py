@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trtspec.cli.fields import Number
-from trtspec.cli.prompt_text import prompt_text
+from trtspec.cli.parts.fields import Number
+from trtspec.cli.parts.prompt_text import prompt_text
 
 if TYPE_CHECKING:
     from trtspec.client import Generation, Stream

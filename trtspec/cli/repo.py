@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trtspec.cli import EXIT_MISMATCH
-from trtspec.cli.fields import Number
+from trtspec.cli.parts.fields import Number
 from trtspec.recipe.option import recipe_option
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trtspec.cli import Terminated
-from trtspec.cli.fields import Number
+from trtspec.cli.parts.fields import Number
 from trtspec.errors import ServerError
 
 if TYPE_CHECKING:

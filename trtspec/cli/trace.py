@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from trtspec.cli.new_file import new_file
-from trtspec.cli.prompt_text import prompt_text
+from trtspec.cli.parts.new_file import new_file
+from trtspec.cli.parts.prompt_text import prompt_text
 from trtspec.whole_file import write_whole
 
 

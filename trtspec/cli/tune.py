@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trtspec.cli.fields import Number
-from trtspec.cli.numbers import Numbers
-from trtspec.cli.pair_or_url import pair_at, served
-from trtspec.cli.result_tables import show
-from trtspec.cli.tune_theory import show_published, show_theory
+from trtspec.cli.parts.fields import Number
+from trtspec.cli.parts.numbers import Numbers
+from trtspec.cli.parts.pair_or_url import pair_at, served
+from trtspec.cli.parts.result_tables import show
+from trtspec.cli.parts.tune_theory import show_published, show_theory
 
 if TYPE_CHECKING:
     from trtspec.build.tune.prediction import Advice
@@ -206,7 +206,7 @@ def _measure(
 ) -> None:
     from trtspec.build.tune.experiment import run_experiment
     from trtspec.build.tune.tables import experiment_tables
-    from trtspec.cli.tune_server import ask, longest_draft
+    from trtspec.cli.parts.tune_server import ask, longest_draft
     from trtspec.client import Client
     from trtspec.errors import BuildError
 

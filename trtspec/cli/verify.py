@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from trtspec.cli import EXIT_MISMATCH, EXIT_SIGNAL, Terminated
-from trtspec.cli.new_file import new_file
-from trtspec.cli.verify_subject import subject_of
+from trtspec.cli.parts.new_file import new_file
+from trtspec.cli.parts.verify_subject import subject_of
 from trtspec.errors import ClientError, TrtspecError
 from trtspec.known_pair import dtype_of, sources_of
 from trtspec.whole_file import write_whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from trtspec.cli.result_tables import show
+from trtspec.cli.parts.result_tables import show
 
 
 def show_published(as_json: bool) -> None:

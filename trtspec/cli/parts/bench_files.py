@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trtspec.cli.new_file import new_file
+from trtspec.cli.parts.new_file import new_file
 from trtspec.errors import ClientError
 from trtspec.whole_file import write_whole
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from trtspec.cli.printable import printable
+from trtspec.cli.parts.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

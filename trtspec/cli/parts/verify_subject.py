@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trtspec.cli.pair_or_url import served
+from trtspec.cli.parts.pair_or_url import served
 from trtspec.known_pair import manifest_at
 
 if TYPE_CHECKING:
