@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from scripted_server import Asked, Fault, ScriptedServer, Step, endless, last
@@ -78,6 +79,16 @@ def test_stats_go_to_stderr() -> None:
         "finish: stop; 2 prompt and 3 new tokens; "
         "3 rounds, 6 of 8 draft tokens kept (75%), 3.00 tokens a target call\n"
     )
+
+
+def test_what_a_server_says_does_not_steer_the_terminal() -> None:
+    def hostile(asked: Asked) -> Iterator[Step]:
+        step = last("x", [3], prompt_tokens=2, tokens=1)
+        yield replace(step, more={**step.more, "speculation_off_reason": "\x1b[2Jgone"})
+
+    with ScriptedServer(hostile) as server:
+        _, _, err = query("hello", "--url", server.url, "--stats")
+    assert err.endswith("; drafting ended: \\x1b[2Jgone\n")
 
 
 def test_a_dash_reads_the_prompt_from_stdin_byte_for_byte() -> None:

@@ -288,8 +288,9 @@ def _print_preview(found: Preview, *, as_json: bool) -> None:
 
 def print_quality(manifest: Manifest) -> None:
     """Print what quantisation cost, where it was measured."""
-    from rich.console import Console
     from rich.table import Table
+
+    from trtspec.cli.parts.console import console
 
     table = Table("", "top-1 equal", "KL, nats", "perplexity", "weights, relative error")
     for name, engine in (("target", manifest.target), ("draft", manifest.draft)):
@@ -303,11 +304,11 @@ def print_quality(manifest: Manifest) -> None:
             f"{quality.perplexity_before:.4g} → {quality.perplexity_after:.4g}",
             f"{sum(errors) / len(errors):.2%}, at most {max(errors):.2%}",
         )
-    console = Console(soft_wrap=True, highlight=False, markup=False)
+    screen = console()
     if table.row_count:
-        console.print(table)
+        screen.print(table)
     if found := manifest.acceptance:
-        console.print(
+        screen.print(
             f"acceptance of draft tokens: {found.sampled_before:.3f} → {found.sampled_after:.3f} at "
             f"temperature 1, {found.greedy_before:.3f} → {found.greedy_after:.3f} greedy"
         )

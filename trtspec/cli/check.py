@@ -49,13 +49,13 @@ def command(target: str, draft: str, as_json: bool) -> None:
 
 
 def _show(report: PairReport) -> None:
-    from rich.console import Console
+    from trtspec.cli.parts.console import console
 
-    console = Console(highlight=False, markup=False)
-    console.print(_facts(report))
+    screen = console()
+    screen.print(_facts(report))
     for part in _findings(report):
-        console.print(part)
-    console.print(_verdict(report))
+        screen.print(part, soft_wrap=False)
+    screen.print(_verdict(report), soft_wrap=False)
 
 
 def _facts(report: PairReport) -> Table:

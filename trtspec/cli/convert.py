@@ -141,18 +141,19 @@ def _progress(name: str, *, quiet: bool) -> Iterator[tuple[Report | None, Report
     if quiet:
         yield None, None
         return
-    from rich.console import Console
     from rich.filesize import decimal
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from trtspec.cli.parts.console import console
+
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.fields[shown]}"),
         TimeRemainingColumn(),
     )
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    screen = console(stderr=True)
+    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
         layers = bar.add_task("calibration", total=None, visible=False, shown="")
         weights = bar.add_task(name, total=None, visible=False, shown="")
 

@@ -55,9 +55,10 @@ def command(runtime: str | None, as_json: bool) -> None:
 
 
 def _show(report: DoctorReport) -> None:
-    from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text
+
+    from trtspec.cli.parts.console import console
 
     def cells(status: str, evidence: str, next_step: str) -> tuple[Text, Text]:
         said = Text(evidence)
@@ -73,6 +74,6 @@ def _show(report: DoctorReport) -> None:
     for found in report.runtimes:
         for what, ability in (("build", found.build), ("serve", found.serve)):
             runtimes.add_row(found.runtime, what, *cells(ability.how, ability.because, ability.next_step))
-    console = Console(highlight=False)
-    console.print(machine)
-    console.print(runtimes)
+    screen = console()
+    screen.print(machine)
+    screen.print(runtimes)

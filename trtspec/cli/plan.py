@@ -183,17 +183,17 @@ def _apply(
 
 
 def _show(plan: MemoryPlan) -> None:
-    from rich.console import Console
+    from trtspec.cli.parts.console import console
 
-    console = Console(soft_wrap=True, highlight=False, markup=False)
+    screen = console()
     for table in (_models(plan), _gpus(plan), _sequences(plan)):
-        console.print(table)
+        screen.print(table)
     for note in plan.notes:
-        console.print(f"note: {note}")
+        screen.print(f"note: {note}")
     if plan.shared_fraction is not None:
-        console.print(f"kv_cache_config.free_gpu_memory_fraction: {plan.shared_fraction}, for both together")
+        screen.print(f"kv_cache_config.free_gpu_memory_fraction: {plan.shared_fraction}, for both together")
         return
-    console.print(
+    screen.print(
         "A fraction is of the memory that is free once its own model is loaded. With "
         "max_tokens_in_paged_kv_cache set too, the one for the model that loads second is right in any order."
     )

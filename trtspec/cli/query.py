@@ -13,6 +13,7 @@ import click
 
 from trtspec.cli.parts.fields import Number
 from trtspec.cli.parts.prompt_text import prompt_text
+from trtspec.cli.parts.report import to_stderr
 
 if TYPE_CHECKING:
     from trtspec.client import Generation, Stream
@@ -89,7 +90,7 @@ def command(
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(1)
         if stats:
-            click.echo(_summary(stream.result), err=True)
+            to_stderr(_summary(stream.result))
 
 
 def _finite(seconds: float) -> float:

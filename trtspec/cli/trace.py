@@ -60,8 +60,7 @@ def command(
       trtspec trace "def main(" --pair work/pair --num-draft-tokens 4
       trtspec trace "def main(" --pair work/pair --probabilities --html trace.html
     """
-    from rich.console import Console
-
+    from trtspec.cli.parts.console import console
     from trtspec.engines.pair import open_pair
     from trtspec.errors import RepositoryError
     from trtspec.triton_repo.trace.picture import legend, lines, page, summary
@@ -86,8 +85,8 @@ def command(
     if as_json:
         click.echo(json.dumps(found.as_json(), ensure_ascii=False))
         return
-    console = Console(soft_wrap=True, highlight=False, markup=False)
+    screen = console()
     for line in lines(found, probabilities=probabilities):
-        console.print(line)
-    console.print(summary(found))
-    console.print(legend())
+        screen.print(line)
+    screen.print(summary(found))
+    screen.print(legend())

@@ -12,6 +12,7 @@ import click
 from trtspec.cli.parts.fields import Number
 from trtspec.cli.parts.numbers import Numbers
 from trtspec.cli.parts.pair_or_url import pair_at, served
+from trtspec.cli.parts.report import silent, to_stderr
 from trtspec.cli.parts.result_tables import show
 from trtspec.cli.parts.tune_theory import show_published, show_theory
 
@@ -184,7 +185,7 @@ def _predict(
 
     _check_recipe(write)
     options = TuneOptions(max_draft_tokens, concurrency, max_tokens, device)
-    say = _quiet if as_json else _to_stderr
+    say = silent if as_json else to_stderr
     measured = measure_pair(target, draft, _datasets(prompts), options, report=say)
     found = predict(measured, max_draft_tokens, round_overhead_s=round_overhead_ms / 1000)
     show(as_json, prediction_as_json(measured, found), prediction_tables(measured, found))
@@ -217,7 +218,7 @@ def _measure(
     # Few, but from all over the data sets.
     texts = texts[:: max(1, len(texts) // max(LEAST_ANSWERS, *concurrency))]
     pair = pair_at(pair_or_url)
-    say = _quiet if as_json else _to_stderr
+    say = silent if as_json else to_stderr
     with served(pair, "trtspec-tune-") if pair else nullcontext(pair_or_url) as url, Client(url) as client:
         if (longest := longest_draft(client, texts[0], max_draft_tokens)) < max_draft_tokens:
             say(f"{pair_or_url} takes {longest} draft tokens at most: longer drafts are not looked at")
@@ -260,11 +261,3 @@ def _write(recipe: Path, advice: Advice, origin: str) -> None:
     )
     why = (origin, advice.reason, f"The best γ by load: {table}.")
     set_key(recipe, "repo", "num_draft_tokens", advice.num_draft_tokens, why)
-
-
-def _quiet(line: str) -> None:
-    pass
-
-
-def _to_stderr(line: str) -> None:
-    click.echo(line, err=True)

@@ -13,6 +13,7 @@ import click
 
 from trtspec.cli import EXIT_MISMATCH, EXIT_SIGNAL, Terminated
 from trtspec.cli.parts.new_file import new_file
+from trtspec.cli.parts.report import silent, to_stderr
 from trtspec.cli.parts.verify_subject import subject_of
 from trtspec.errors import ClientError, TrtspecError
 from trtspec.known_pair import dtype_of, sources_of
@@ -183,7 +184,7 @@ def command(
             **numbers,
         )
         with subject.address() as url, Client(url) as client:
-            say = _quiet if as_json else _to_stderr
+            say = silent if as_json else to_stderr
             if not (dtype or known):
                 say(f"judged as {trusted.dtype}, the checkpoint's; --manifest or --dtype says what is served")
             verification = Verification(
@@ -214,14 +215,6 @@ def command(
         raise ClientError(f"{pair_or_url}: nothing was compared; see what was skipped, ask for other parts")
     if not report.ok:
         ctx.exit(EXIT_MISMATCH)
-
-
-def _quiet(line: str) -> None:
-    pass
-
-
-def _to_stderr(line: str) -> None:
-    click.echo(line, err=True)
 
 
 class _Progress:
@@ -269,19 +262,19 @@ def _write(report: VerifyReport, junit: Path | None, html: Path | None) -> None:
 
 def print_report(report: VerifyReport) -> None:
     """Print tables of the greedy answers and of the other parts, defects, what was skipped, the verdict."""
-    from rich.console import Console
+    from trtspec.cli.parts.console import console
 
-    console = Console(soft_wrap=True, highlight=False, markup=False)
+    screen = console()
     if report.cases:
-        console.print(_greedy_table(report))
+        screen.print(_greedy_table(report))
     if report.others:
-        console.print(_parts_table(report))
+        screen.print(_parts_table(report))
     for finding in report.findings:
         if finding.verdict in ("defect", "note"):
-            console.print(f"{finding.part}: {finding.name}: {finding.detail}")
+            screen.print(f"{finding.part}: {finding.name}: {finding.detail}")
     for line in report.skipped:
-        console.print(line)
-    console.print(_verdict(report))
+        screen.print(line)
+    screen.print(_verdict(report))
 
 
 def _verdict(report: VerifyReport) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from trtspec.cli.parts.printable import printable
-
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -21,30 +19,31 @@ WIDTH = 160
 
 def print_result(result: BenchResult) -> None:
     """Print a table for each load, what the symbols mean, and what a reader must know."""
+    from trtspec.cli.parts.console import console
     from trtspec.theory import definitions
 
-    console = _console()
+    screen = console(width=None if sys.stdout.isatty() else WIDTH)
     for load in result.loads:
-        console.print(_table(result, load))
+        screen.print(_table(result, load))
     if any(summary.acceptance for summary in result.summaries):
         for symbol, words in definitions("r", "α", "E").items():
-            console.print(f"{symbol}: {words}")
-        _print_positions(console, result)
+            screen.print(f"{symbol}: {words}")
+        _print_positions(screen, result)
     settings, prompts = result.settings, result.prompts
-    console.print(
+    screen.print(
         f"medians with {settings.confidence:.0%} intervals; {prompts.count} prompts "
-        f"({printable(prompts.name)}), {settings.max_tokens} tokens at most, {settings.blocks} interleaved "
+        f"({prompts.name}), {settings.max_tokens} tokens at most, {settings.blocks} interleaved "
         f"blocks after {settings.warm_up}"
     )
     for note in result.notes:
-        console.print(printable(f"note: {note}"))
+        screen.print(f"note: {note}")
 
 
-def _print_positions(console: Console, result: BenchResult) -> None:
+def _print_positions(screen: Console, result: BenchResult) -> None:
     for summary in result.summaries:
         if summary.acceptance:
             shares = ", ".join(f"{share:.0%}" for share in summary.acceptance.by_position)
-            console.print(printable(f"accepted by position, {summary.arm}, {summary.load}: {shares}"))
+            screen.print(f"accepted by position, {summary.arm}, {summary.load}: {shares}")
 
 
 def _table(result: BenchResult, load: Load) -> Table:
@@ -53,7 +52,7 @@ def _table(result: BenchResult, load: Load) -> Table:
 
     from trtspec.client.bench.table import table
 
-    found = Table(load.name, *(printable(arm.name) for arm in result.arms), box=SIMPLE_HEAD, pad_edge=False)
+    found = Table(load.name, *(arm.name for arm in result.arms), box=SIMPLE_HEAD, pad_edge=False)
     for column in found.columns:
         column.no_wrap = True
     for line in table(result, load):
@@ -61,30 +60,23 @@ def _table(result: BenchResult, load: Load) -> Table:
     return found
 
 
-def _console() -> Console:
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() else WIDTH
-    return Console(width=width, soft_wrap=True, highlight=False, markup=False)
-
-
 def print_comparison(comparison: Comparison) -> None:
     """Print what is better or worse in the second run, then a line that says how many."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    console = _console()
+    from trtspec.cli.parts.console import console
+
+    screen = console(width=None if sys.stdout.isatty() else WIDTH)
     table = Table("load", "arm", "metric", "B / A", "p (Holm)", "", box=SIMPLE_HEAD, pad_edge=False)
     for column in table.columns:
         column.no_wrap = True
     for one in comparison.differences:
         ratio = f"{one.ratio.value:.3f} [{one.ratio.low:.3f}, {one.ratio.high:.3f}]"
-        table.add_row(
-            printable(one.load), printable(one.arm), one.metric, ratio, f"{one.adjusted_p:.2g}", one.verdict
-        )
-    console.print(table)
+        table.add_row(one.load, one.arm, one.metric, ratio, f"{one.adjusted_p:.2g}", one.verdict)
+    screen.print(table)
     worse = len(comparison.regressions)
     better = sum(one.verdict == "better" for one in comparison.differences)
-    console.print(f"{worse} worse, {better} better, of {len(comparison.differences)} differences")
+    screen.print(f"{worse} worse, {better} better, of {len(comparison.differences)} differences")
     for note in comparison.notes:
-        console.print(printable(f"note: {note}"))
+        screen.print(f"note: {note}")

@@ -7,7 +7,18 @@ from contextlib import contextmanager
 
 import click
 
+from trtspec.cli.parts.printable import printable
+
 Report = Callable[[str], None]
+
+
+def silent(line: str) -> None:
+    """Say nothing: stdout is for one JSON object."""
+
+
+def to_stderr(line: str) -> None:
+    """Print a line on stderr."""
+    click.echo(printable(line), err=True)
 
 
 @contextmanager
@@ -16,22 +27,22 @@ def reporting(*, quiet: bool = False) -> Iterator[Report]:
 
     A terminal shows below them what each model is waiting for, and for how long.
     """
-    from rich.console import Console
+    from trtspec.cli.parts.console import console
 
-    console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    screen = console(stderr=True)
     if quiet:
-        yield lambda line: None
-    elif not console.is_terminal:
-        yield lambda line: click.echo(line, err=True)
+        yield silent
+    elif not screen.is_terminal:
+        yield to_stderr
     else:
         from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-        with Progress(*columns, console=console, transient=True) as progress:
+        with Progress(*columns, console=screen, transient=True) as progress:
             rows: dict[str, TaskID] = {}
 
             def show(line: str) -> None:
-                console.print(line)
+                screen.print(line)
                 model, colon, _ = line.partition(": ")
                 if colon and model in ("target", "draft"):
                     if model in rows:

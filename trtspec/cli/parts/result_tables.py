@@ -20,11 +20,11 @@ def show(as_json: bool, result: dict[str, Any], parts: Iterable[Table | str]) ->
     if as_json:
         click.echo(json.dumps(result))
         return
-    from rich.console import Console
+    from trtspec.cli.parts.console import console
 
-    console = Console(soft_wrap=True, highlight=False, markup=False)
-    wide = console.options.update(width=WIDEST)
+    screen = console()
+    wide = screen.options.update(width=WIDEST)
     for part in parts:
         # Wider than the terminal rather than cut off.
-        console.width = max(console.width, console.measure(part, options=wide).maximum)
-        console.print(part)
+        screen.width = max(screen.width, screen.measure(part, options=wide).maximum)
+        screen.print(part)
