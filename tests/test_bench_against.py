@@ -222,7 +222,7 @@ def test_without_matplotlib_a_page_is_refused_before_the_run(
 def test_two_things_cannot_both_be_on_stdout() -> None:
     done = bench("localhost:1", "--json", "-", "--html", "-")
     assert done.exit_code == 2
-    assert "--json - and --html - would both be on stdout" in done.stderr
+    assert "--json and --html would both be on stdout" in done.stderr
 
 
 def test_the_extra_has_what_pictures_and_pages_need() -> None:

@@ -178,6 +178,18 @@ def test_a_page_that_could_not_be_written_is_said_before_anything_is_read(file: 
     assert message in " ".join(done.output.replace("│", " ").split())
 
 
+def test_the_page_can_go_to_stdout_alone(
+    built_pair: EnginePair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["trace", PROMPT, "--pair", str(built_pair.path), "--max-tokens", "2", "--html", "-"]
+    done = CliRunner().invoke(trtspec, arguments)
+    assert (done.exit_code, list(tmp_path.iterdir())) == (0, [])
+    assert done.stdout.startswith("<!DOCTYPE html>")
+    assert done.stdout.rstrip().endswith("</html>")
+    assert CliRunner().invoke(trtspec, [*arguments, "--json"]).exit_code == 2
+
+
 @pytest.mark.parametrize("seed", [-1, 2**64])
 def test_a_seed_that_no_engine_takes_is_wrong_usage(built_pair: EnginePair, seed: int) -> None:
     arguments = ["trace", PROMPT, "--pair", str(built_pair.path), "--seed", str(seed)]

@@ -520,8 +520,11 @@ def test_a_report_that_could_not_be_written_is_refused_before_the_start(run: Run
     (tmp_path / "loop").symlink_to("loop")
     code, _, err = run("localhost:1", "--reference", tmp_path, "--html", tmp_path / "loop")
     assert (code, "loop: cannot be written: Too many levels" in err) == (2, True)
+    same = tmp_path / "report"
+    code, _, err = run("localhost:1", "--reference", tmp_path, "--html", same, "--junit", same)
+    assert (code, "found one file for several of --json, --junit, --html" in err) == (2, True)
     code, _, err = run("localhost:1", "--reference", tmp_path, "--html", "-", "--json")
-    assert (code, "there is one stdout" in err) == (2, True)
+    assert (code, "--json and --html would both be on stdout" in err) == (2, True)
 
 
 @pytest.mark.parametrize("option", ["--junit", "--html"])

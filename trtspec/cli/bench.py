@@ -15,18 +15,12 @@ import click
 from trtspec import __version__
 from trtspec.cli.bench_compare import compare
 from trtspec.cli.parts.against import openai_address, target_at
-from trtspec.cli.parts.bench_files import (
-    Decorator,
-    check_extra,
-    check_files,
-    file_option,
-    new_folder,
-    write_files,
-)
+from trtspec.cli.parts.bench_files import check_extra, new_folder, write_files
 from trtspec.cli.parts.bench_table import print_result
 from trtspec.cli.parts.fields import Number
 from trtspec.cli.parts.numbers import Numbers
 from trtspec.cli.parts.pair_or_url import pair_at, served
+from trtspec.cli.parts.report_files import STDOUT, Decorator, check_files, file_option
 from trtspec.errors import ClientError
 
 if TYPE_CHECKING:
@@ -147,8 +141,7 @@ def command(
     """
     from trtspec.client.bench.run import Unfinished
 
-    given = {"--json": json_file, "--csv": csv_file, "--html": html_file}
-    files = {option: file for option, file in given.items() if file is not None}
+    files = {"--json": json_file, "--csv": csv_file, "--html": html_file}
     check_files(files)
     if html_file or plots:
         check_extra()
@@ -157,7 +150,7 @@ def command(
         result = _measure(url_or_pair, **options)
     except Unfinished as unfinished:
         result, stopped = unfinished.result, unfinished.__cause__
-    if not any(str(file) == "-" for file in files.values()):
+    if STDOUT not in files.values():
         print_result(result)
     unwritten = write_files(files, result)
     if plots is not None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import click
 
-from trtspec.cli.parts.new_file import new_file
 from trtspec.cli.parts.prompt_text import prompt_text
-from trtspec.whole_file import write_whole
+from trtspec.cli.parts.report_files import STDOUT, check_files, file_option, write_reports
 
 
 @click.command()
@@ -33,9 +33,7 @@ from trtspec.whole_file import write_whole
     help="Accept by the ratio p/q; else where the target draws the same token itself.",
 )
 @click.option("--probabilities", is_flag=True, help="Print p, q and their ratio for every token.")
-@click.option(
-    "--html", type=click.Path(path_type=Path), callback=new_file, help="Write a page to this file too."
-)
+@file_option("html", "a page too")
 @click.option("--json", "as_json", is_flag=True, help="Print the trace as one JSON object.")
 def command(
     prompt: str,
@@ -48,7 +46,7 @@ def command(
     seed: int,
     use_draft_logits: bool,
     probabilities: bool,
-    html: Path | None,
+    html_file: Path | None,
     as_json: bool,
 ) -> None:
     """Show speculation at work: a line for every round, with what was drafted and what was kept.
@@ -60,9 +58,10 @@ def command(
       trtspec trace "def main(" --pair work/pair --num-draft-tokens 4
       trtspec trace "def main(" --pair work/pair --probabilities --html trace.html
     """
+    check_files({"--html": html_file, "--json": STDOUT if as_json else None})
     from trtspec.cli.parts.console import console
     from trtspec.engines.pair import open_pair
-    from trtspec.errors import RepositoryError
+    from trtspec.errors import OutputError
     from trtspec.triton_repo.trace.picture import legend, lines, page, summary
     from trtspec.triton_repo.trace.record import trace
 
@@ -77,13 +76,11 @@ def command(
         seed=seed,
         use_draft_logits=use_draft_logits,
     )
-    if html is not None:
-        try:
-            write_whole(html, page(found))
-        except OSError as error:
-            raise RepositoryError(f"{html}: cannot be written: {error.strerror}") from error
+    if faults := write_reports([(html_file, partial(page, found))]):
+        raise OutputError("; ".join(faults))
     if as_json:
         click.echo(json.dumps(found.as_json(), ensure_ascii=False))
+    if as_json or html_file == STDOUT:
         return
     screen = console()
     for line in lines(found, probabilities=probabilities):

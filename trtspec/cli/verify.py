@@ -6,18 +6,18 @@ import json
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from trtspec.cli import EXIT_MISMATCH, EXIT_SIGNAL, Terminated
-from trtspec.cli.parts.new_file import new_file
 from trtspec.cli.parts.report import silent, to_stderr
+from trtspec.cli.parts.report_files import STDOUT, check_files, file_option, write_reports
 from trtspec.cli.parts.verify_subject import subject_of
 from trtspec.errors import ClientError, TrtspecError
 from trtspec.known_pair import dtype_of, sources_of
-from trtspec.whole_file import write_whole
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -101,18 +101,8 @@ def _draft_lengths(ctx: click.Context, param: click.Parameter, value: str | None
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the seeds sent.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option(
-    "--junit",
-    type=click.Path(path_type=Path),
-    callback=new_file,
-    help="Write JUnit XML to this file; - prints it.",
-)
-@click.option(
-    "--html",
-    type=click.Path(path_type=Path),
-    callback=new_file,
-    help="Write a page that needs nothing else to this file; - prints it.",
-)
+@file_option("junit", "JUnit XML")
+@file_option("html", "a page that needs nothing else")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -122,8 +112,8 @@ def command(
     manifest: Path | None,
     prompts: Path | None,
     as_json: bool,
-    junit: Path | None,
-    html: Path | None,
+    junit_file: Path | None,
+    html_file: Path | None,
     dtype: Dtype | None,
     num_draft_tokens: tuple[int, ...] | None,
     parts: tuple[Part, ...],
@@ -143,10 +133,7 @@ def command(
       trtspec verify work/repo --part fingerprint
       trtspec verify localhost:8001 --reference checkpoints/target --num-draft-tokens 0,4 --html report.html
     """
-    if [as_json, str(junit) == "-", str(html) == "-"].count(True) > 1:
-        raise click.UsageError(
-            "--json, --junit -, --html -: found more than one of them, there is one stdout"
-        )
+    check_files({"--json": STDOUT if as_json else None, "--junit": junit_file, "--html": html_file})
     verification = None
     failure: TrtspecError | Terminated | None = None
     with suppress(KeyboardInterrupt):
@@ -204,9 +191,9 @@ def command(
     if report is None or not (report.complete or report.findings):
         click.echo("trtspec verify: stopped before anything was compared", err=True)
         ctx.exit(EXIT_SIGNAL + signal.SIGINT)
-    if "-" not in (str(junit), str(html)):
+    if STDOUT not in (junit_file, html_file):
         _show(report, as_json)
-    _write(report, junit, html)
+    _write(report, junit_file, html_file)
     if failure is not None:
         raise failure
     if not report.complete:
@@ -247,15 +234,7 @@ def _write(report: VerifyReport, junit: Path | None, html: Path | None) -> None:
     from trtspec.client.verify.html import to_html
     from trtspec.client.verify.junit import to_junit
 
-    faults = []
-    for file, text_of in ((junit, to_junit), (html, to_html)):
-        if str(file) == "-":
-            click.echo(text_of(report), nl=False)
-        elif file:
-            try:
-                write_whole(file, text_of(report))
-            except OSError as error:
-                faults.append(f"{file}: cannot be written: {error.strerror}")
+    faults = write_reports([(junit, partial(to_junit, report)), (html, partial(to_html, report))])
     if faults:
         raise ClientError("; ".join(faults))
 
