@@ -13,7 +13,9 @@ from simulated_results import ARMS, CLOSED, OPEN, simulated
 from trtspec.client.bench.html import to_html
 from trtspec.client.bench.result import Arm, BenchResult
 from trtspec.client.bench.table import NOT_REPORTED, SHOWN, Cell, table
-from trtspec.errors import ClientError
+from trtspec.client.verify.html import to_html as to_verify_html
+from trtspec.client.verify.report import VerifyReport
+from trtspec.errors import OutputError
 from trtspec.theory import definitions
 
 HOSTILE = '<script src="https://there/x.js">alert(1)</script>$x_{$ &amp;'
@@ -119,5 +121,6 @@ def test_without_jinja2_one_is_told_how_to_get_it(
     result: BenchResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(ClientError, match=r"jinja2 is not installed; run: pip install 'trtspec\[bench\]'"):
-        to_html(result)
+    for page in (lambda: to_html(result), lambda: to_verify_html(VerifyReport("toy"))):
+        with pytest.raises(OutputError, match=r"jinja2, which is not installed; run: pip install 'trtspec\["):
+            page()

@@ -76,7 +76,8 @@ def test_the_wheel_carries_sources_types_and_the_demo_pair(tmp_path: Path) -> No
     sources = {
         f"trtspec/{p.relative_to(ROOT)}"
         for n in ("build", "engines", "triton_repo", "client")
-        for p in (ROOT / n).rglob("*.py")
+        for pattern in ("*.py", "*.j2")
+        for p in (ROOT / n).rglob(pattern)
     }
     assert sources <= names
     demo = {

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
+from trtspec.page import render
 from trtspec.triton_repo.trace.record import Added, Drafted, Round, Trace
 
 
@@ -31,36 +32,6 @@ LOOKS = {
     "bonus": Look("★", "bold blue", "#6f42c1", "the target's own token after all were accepted"),
     "target": Look("=", "default", "#111827", "token without a draft"),
 }
-
-PAGE = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>trtspec trace</title><style>
-body { font: 15px/1.7 system-ui, sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em;
-       color: #111827; background: #fff }
-code, td.tokens { font-family: ui-monospace, monospace; overflow-wrap: anywhere }
-table { border-collapse: collapse; width: 100% }
-td, th { padding: .15em .6em; text-align: left; vertical-align: top; border-bottom: 1px solid #e5e7eb }
-td:first-child { color: #6b7280 }
-{% for name, look in looks.items() %}.{{ name }} { color: {{ look.colour }} }
-{% endfor %}.rejected { text-decoration: line-through }
-.bonus { font-weight: 600 }
-</style></head><body>
-<h1>Speculation, round by round</h1>
-<p>γ = {{ trace.num_draft_tokens }}. {{ summary }}</p>
-<ul>
-{%- for name, look in looks.items() %}
-<li><span class="{{ name }}">{{ look.sign }}{{ name }}</span>: {{ look.meaning }}</li>
-{%- endfor %}
-</ul>
-<p>Prompt: <code>{{ trace.prompt }}</code></p>
-<table><thead><tr><th>round</th><th>tokens</th><th>kept</th></tr></thead><tbody>
-{%- for round in trace.rounds %}
-<tr><td>{{ loop.index }}</td><td class="tokens">
-{%- for name, token in tokens(round) %}
-<span class="{{ name }}" title="{{ why(token) }}">{{ looks[name].sign }}{{ shown(token.text) }}</span>
-{%- endfor %}</td><td>{{ kept(round) }}</td></tr>
-{%- endfor %}
-</tbody></table></body></html>
-"""
 
 
 def legend() -> Text:
@@ -86,12 +57,9 @@ def lines(trace: Trace, *, probabilities: bool = False) -> Iterator[Text]:
 
 def page(trace: Trace) -> str:
     """Return the trace as one HTML page that loads nothing; tokens tell p and q when pointed at."""
-    from jinja2 import Environment
-
-    environment = Environment(autoescape=True)
-    template = environment.from_string(PAGE)
-    return template.render(
-        trace=trace, looks=LOOKS, summary=summary(trace), tokens=tokens, why=why, shown=shown, kept=kept
+    names = {"tokens": tokens, "why": why, "shown": shown, "kept": kept}
+    return render(
+        "trtspec.triton_repo.trace", "page.html.j2", trace=trace, looks=LOOKS, summary=summary(trace), **names
     )
 
 
