@@ -13,8 +13,9 @@ from trtspec.build.runtimes.tensorrt.description import needs_of, settings_of, v
 from trtspec.build.runtimes.tensorrt.planning import ROLES
 from trtspec.build.runtimes.tensorrt.script import VERSIONS, commands_of
 from trtspec.build.runtimes.tensorrt.toolchain import Versions
+from trtspec.digest import sha256
 from trtspec.engines.manifest import EngineManifest
-from trtspec.engines.pair import EnginePair, check_contents, open_pair, sha256, write_manifest
+from trtspec.engines.pair import EnginePair, check_contents, open_pair, write_manifest
 from trtspec.engines.publish import check_output, publish
 from trtspec.errors import BuildError
 

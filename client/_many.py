@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 
 from trtspec.client._errors import InvalidArgument
 from trtspec.client._results import Generation
@@ -18,36 +19,45 @@ def ignore(number: int, answer: Generation) -> None:
     """Do nothing with an answer."""
 
 
-def ask_many(ask: Sequence[Callable[[], Stream]], concurrency: int, on_answer: OnAnswer) -> list[Generation]:
-    """Return all answers; when one fails, or the caller is interrupted, the others are cancelled."""
+@contextmanager
+def under_way(ask: Sequence[Callable[[], Stream]], concurrency: int) -> Iterator[list[Future[Generation]]]:
+    """Yield the answers as they will be; what has not ended when the block does is cancelled.
+
+    Raises:
+        InvalidArgument: when the concurrency is none.
+    """
     _check(concurrency)
     stopping = threading.Event()
-    under_way: set[Stream] = set()
+    open_streams: set[Stream] = set()
 
-    def whole(number: int) -> Generation:
-        with ask[number]() as stream:
-            under_way.add(stream)
+    def whole(begin: Callable[[], Stream]) -> Generation:
+        with begin() as stream:
+            open_streams.add(stream)
             if stopping.is_set():
                 stream.close()
             try:
                 return stream.result
             finally:
-                under_way.discard(stream)
+                open_streams.discard(stream)
 
-    answers: dict[int, Generation] = {}
     with ThreadPoolExecutor(concurrency, thread_name_prefix="generate_many") as pool:
-        numbers: dict[Future[Generation], int] = {pool.submit(whole, n): n for n in range(len(ask))}
+        answers = [pool.submit(whole, begin) for begin in ask]
         try:
-            for done in as_completed(numbers):
-                number = numbers[done]
-                answers[number] = done.result()
-                on_answer(number, answers[number])
+            yield answers
         finally:
             stopping.set()
             pool.shutdown(wait=False, cancel_futures=True)
-            for stream in list(under_way):
+            for stream in list(open_streams):
                 stream.close()
-    return [answers[number] for number in range(len(ask))]
+
+
+def ask_many(ask: Sequence[Callable[[], Stream]], concurrency: int, on_answer: OnAnswer) -> list[Generation]:
+    """Return all answers; when one fails, or the caller is interrupted, the others are cancelled."""
+    with under_way(ask, concurrency) as answers:
+        numbers = {answer: number for number, answer in enumerate(answers)}
+        for done in as_completed(numbers):
+            on_answer(numbers[done], done.result())
+        return [answer.result() for answer in answers]
 
 
 async def ask_many_async(

@@ -8,7 +8,6 @@ pair/
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from dataclasses import dataclass
@@ -16,10 +15,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from trtspec.digest import sha256
 from trtspec.engines.manifest import MANIFEST, Manifest
 from trtspec.errors import EngineError
-
-CHUNK_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -97,15 +95,6 @@ def check_contents(pair: EnginePair) -> None:
             f"{pair.path}: {len(changed)} files are not as they were built, first {changed[0]}; "
             "build the pair again"
         )
-
-
-def sha256(file: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
-    with file.open("rb") as reader:
-        while chunk := reader.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _reason(error: ValueError | RecursionError) -> str:

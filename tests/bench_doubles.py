@@ -8,8 +8,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from trtspec.client._options import Prompt
 from trtspec.client.bench.result import Arm
-from trtspec.client.bench.targets import BenchPrompt, Ending, Piece, Pieces
+from trtspec.client.bench.targets import Ending, Piece, Pieces
 
 T = TypeVar("T")
 
@@ -65,12 +66,12 @@ class Question:
     """A request as the target saw it."""
 
     at_s: float
-    prompt: BenchPrompt
+    prompt: Prompt
     num_draft_tokens: int | None
     under_way: int
 
 
-Script = Callable[[BenchPrompt, int | None], Scripted]
+Script = Callable[[Prompt, int | None], Scripted]
 
 
 class TargetDouble:
@@ -85,7 +86,7 @@ class TargetDouble:
         self._script = script
         self.under_way = 0
 
-    async def ask(self, prompt: BenchPrompt, *, max_tokens: int, num_draft_tokens: int | None) -> Pieces:
+    async def ask(self, prompt: Prompt, *, max_tokens: int, num_draft_tokens: int | None) -> Pieces:
         clock = asyncio.get_running_loop().time
         self.under_way += 1
         self.asked.append(Question(clock(), prompt, num_draft_tokens, self.under_way))

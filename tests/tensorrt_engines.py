@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from trtspec import __version__
+from trtspec.digest import sha256
 from trtspec.engines.manifest import EngineManifest, EngineSettings, HostNeeds, Manifest
-from trtspec.engines.pair import EnginePair, open_pair, sha256, write_manifest
+from trtspec.engines.pair import EnginePair, open_pair, write_manifest
 
 MAX_SEQ_LEN = 2048
 MAX_DRAFT_LEN = 8

@@ -41,16 +41,17 @@ from trtspec.client import (
     Tls,
 )
 from trtspec.client._events import EventParser
+from trtspec.client._options import Prompt
 from trtspec.client.bench.openai import OpenAiTarget
 from trtspec.client.bench.openai_call import API_KEY
 from trtspec.client.bench.openai_stream import SaidError, Transcript, error_words, words_of_body
-from trtspec.client.bench.targets import BenchPrompt, Ending, Piece
+from trtspec.client.bench.targets import Ending, Piece
 
 KEY = "sk-secret-0123456789"
 WHOLE = ("Hello", [chunk("Hel"), chunk("lo", finish="stop"), usage(3, 2), "[DONE]"])
 
 
-def ask(target: OpenAiTarget, prompt: BenchPrompt = "Hi", **options: Any) -> list[Piece | Ending]:
+def ask(target: OpenAiTarget, prompt: Prompt = "Hi", **options: Any) -> list[Piece | Ending]:
     """All that a target gives for a prompt, from an event loop of its own."""
 
     async def all_of_it() -> list[Piece | Ending]:
@@ -62,7 +63,7 @@ def ask(target: OpenAiTarget, prompt: BenchPrompt = "Hi", **options: Any) -> lis
     return asyncio.run(all_of_it())
 
 
-def answer(steps: list[Any], prompt: BenchPrompt = "Hi", **options: Any) -> list[Piece | Ending]:
+def answer(steps: list[Any], prompt: Prompt = "Hi", **options: Any) -> list[Piece | Ending]:
     """What a target makes of a server's events."""
     with serving_openai(lambda asked: steps) as server:
         return ask(OpenAiTarget(server.url, **options), prompt)
@@ -88,9 +89,7 @@ def test_an_answer_is_its_pieces_and_then_what_the_server_counted() -> None:
         ),
     ],
 )
-def test_a_request_is_greedy_and_asks_for_usage(
-    prompt: BenchPrompt, path: str, field: dict[str, Any]
-) -> None:
+def test_a_request_is_greedy_and_asks_for_usage(prompt: Prompt, path: str, field: dict[str, Any]) -> None:
     with serving_openai(lambda asked: WHOLE[1]) as server:
         ask(OpenAiTarget(server.url), prompt)
     (asked,) = server.asked

@@ -25,8 +25,9 @@ from trtspec.build.store.keys import as_json, build_keys, digest, stage_keys, ve
 from trtspec.build.store.sources import read_source, revision_of
 from trtspec.build.store.store import default_cache
 from trtspec.build.store.upkeep import list_store
+from trtspec.digest import sha256
 from trtspec.engines.fingerprint import fingerprint_of
-from trtspec.engines.pair import EnginePair, open_pair, sha256
+from trtspec.engines.pair import EnginePair, open_pair
 from trtspec.engines.publish import publish, temporary_sibling
 from trtspec.errors import BuildError, CheckpointError, EngineError, OutputError
 

@@ -11,7 +11,7 @@ from scipy import stats
 
 from trtspec.client.verify import Finding, Noise
 from trtspec.client.verify.sampling import SamplingPlan, judge_sampling
-from trtspec.client.verify.statistics import GTest, correlation_p_value, excess_p_value, g_test, holm
+from trtspec.client.verify.statistics import GTest, correlation_p_value, excess_p_value, g_test, holm_rejected
 
 PROMPTS = [[token] for token in range(6)]
 EXACT = Noise("float32", 1, 1)
@@ -118,9 +118,9 @@ def test_independent_places_have_uniform_p_values_and_equal_ones_do_not() -> Non
 
 
 def test_holm_stops_at_the_first_that_holds() -> None:
-    assert holm([0.01, 0.04, 0.011, 0.5], 0.04) == [True, False, True, False]
-    assert holm([], 0.05) == []
-    assert holm([0.02, 0.02, 0.02], 0.05) == [False, False, False]
+    assert holm_rejected([0.01, 0.04, 0.011, 0.5], 0.04) == [True, False, True, False]
+    assert holm_rejected([], 0.05) == []
+    assert holm_rejected([0.02, 0.02, 0.02], 0.05) == [False, False, False]
 
 
 def test_answers_of_another_length_are_a_defect() -> None:

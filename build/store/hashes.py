@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from trtspec.engines.pair import sha256
+from trtspec.digest import sha256
 from trtspec.errors import CheckpointError
 
 MAX_WORKERS = 4

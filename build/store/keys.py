@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from trtspec import __version__
 from trtspec.build.stages import Stage
-from trtspec.engines.pair import sha256
+from trtspec.digest import sha256
 from trtspec.errors import BuildError
 
 # A store of another format has other keys.

@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from trtspec.build.json_file import write_json
+from trtspec.digest import sha256
 from trtspec.engines.manifest import Strict
-from trtspec.engines.pair import sha256
 
 RECORD = "stage.json"
 FILES = "files"

@@ -20,7 +20,14 @@ import numpy as np
 
 from trtspec.client._errors import InvalidArgument
 from trtspec.client.bench.result import BenchResult, Estimate, Trial
-from trtspec.client.bench.statistics import Bootstrap, estimate, fisher_p, holm, signed_rank_p, welch_p
+from trtspec.client.bench.statistics import (
+    Bootstrap,
+    estimate,
+    fisher_p,
+    holm_adjusted,
+    signed_rank_p,
+    welch_p,
+)
 from trtspec.client.bench.summary import PER_REQUEST, by_block, by_prompt, total_tokens_per_s
 
 Verdict = Literal["better", "worse", "no difference"]
@@ -100,7 +107,7 @@ def compare(a: BenchResult, b: BenchResult, *, level: float = 0.05, tolerance: f
             *_answered(a, b, arm, load.name, confidence),
         )
     ]
-    adjusted = holm({one.name: one.p_value for one in found})
+    adjusted = holm_adjusted({one.name: one.p_value for one in found})
     found = [replace(one, adjusted_p=adjusted[one.name]) for one in found]
     judged = tuple(replace(one, verdict=_verdict(one, level, tolerance)) for one in found)
     return Comparison(judged, level, tolerance, tuple(_notes(a, b)))

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trtspec.client._errors import CallFailed, InvalidArgument, RequestRefused
+from trtspec.client._options import Prompt
 from trtspec.client.bench.result import Arm, Arrival, Load, Segment, Trial
-from trtspec.client.bench.targets import BenchPrompt, Ending, Target
+from trtspec.client.bench.targets import Ending, Target
 
 # More connections and tasks than that measure the client, not the server.
 MOST_CONCURRENT = 1024
@@ -50,7 +51,7 @@ def poisson_times(rate_per_s: float, count: int, seed: Sequence[int]) -> tuple[f
 
 
 async def run_segment(
-    target: Target, batch: Batch, prompts: Sequence[BenchPrompt], seed: Sequence[int]
+    target: Target, batch: Batch, prompts: Sequence[Prompt], seed: Sequence[int]
 ) -> tuple[Segment, tuple[Trial, ...]]:
     """Return how long the batch took, and its trials in the order they were sent.
 
@@ -77,7 +78,7 @@ async def run_segment(
 class _SegmentRun:
     """A batch on its way; times count from when it is made."""
 
-    def __init__(self, target: Target, batch: Batch, prompts: Sequence[BenchPrompt]) -> None:
+    def __init__(self, target: Target, batch: Batch, prompts: Sequence[Prompt]) -> None:
         self.trials: list[Trial] = []
         self.failures: list[CallFailed] = []
         self._target = target

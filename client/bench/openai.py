@@ -16,9 +16,10 @@ from trtspec.client._connections import Exchange, Pool
 from trtspec.client._endpoint import Endpoint, Tls, endpoint
 from trtspec.client._errors import InvalidArgument, StreamBroken
 from trtspec.client._events import EventParser
+from trtspec.client._options import Prompt
 from trtspec.client.bench.openai_call import Host, OpenAiCall
 from trtspec.client.bench.openai_stream import Transcript
-from trtspec.client.bench.targets import BenchPrompt, Ending, Piece, Pieces, from_thread
+from trtspec.client.bench.targets import Ending, Piece, Pieces, from_thread
 
 TIMEOUT_S = 600.0
 EVENT_BYTES = 16 << 20
@@ -53,9 +54,7 @@ class OpenAiTarget:
         self._model = model
         self._count_tokens = count_tokens
 
-    async def ask(
-        self, prompt: BenchPrompt, *, max_tokens: int, num_draft_tokens: int | None = None
-    ) -> Pieces:
+    async def ask(self, prompt: Prompt, *, max_tokens: int, num_draft_tokens: int | None = None) -> Pieces:
         if num_draft_tokens is not None:
             raise InvalidArgument(
                 f"{self.name}: found a draft length, expected none: OpenAI's API has no field for it"
@@ -148,7 +147,7 @@ def _events(exchange: Exchange) -> Iterator[bytes]:
             raise ValueError(f"an event of more than {EVENT_BYTES} bytes")
 
 
-def _request(prompt: BenchPrompt, model: str, max_tokens: int) -> tuple[str, bytes]:
+def _request(prompt: Prompt, model: str, max_tokens: int) -> tuple[str, bytes]:
     """Return path and body of a greedy request."""
     fields: dict[str, Any] = {"model": model, "max_tokens": max_tokens, "temperature": 0, "stream": True}
     fields["stream_options"] = {"include_usage": True}

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trtspec.client._errors import InvalidArgument
+from trtspec.client._options import Prompt
 from trtspec.client.bench.load import check_load
 from trtspec.client.bench.result import AUTO, Arm, Load, PromptSet, Settings
-from trtspec.client.bench.targets import BenchPrompt, Target
+from trtspec.client.bench.targets import Target
 
 
 @dataclass(frozen=True)
@@ -18,10 +19,10 @@ class Prompts:
     """What is asked, with its name."""
 
     about: PromptSet
-    items: tuple[BenchPrompt, ...]
+    items: tuple[Prompt, ...]
 
     @classmethod
-    def of(cls, name: str, items: Sequence[BenchPrompt], *, random_tokens: bool = False) -> Prompts:
+    def of(cls, name: str, items: Sequence[Prompt], *, random_tokens: bool = False) -> Prompts:
         if not items:
             raise InvalidArgument(f"{name}: found no prompts, expected some")
         lines = "".join(json.dumps(item, ensure_ascii=False, sort_keys=True) + "\n" for item in items)

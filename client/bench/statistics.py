@@ -151,7 +151,7 @@ def fisher_p(one: tuple[int, int], other: tuple[int, int]) -> float:
     return float(fisher_exact((one, other)).pvalue)
 
 
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+def holm_adjusted(p_values: Mapping[str, float]) -> dict[str, float]:
     """Return p-values adjusted so that all of them together err at most as often as each would alone."""
     adjusted: dict[str, float] = {}
     largest = 0.0

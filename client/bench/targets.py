@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from trtspec.client._async_client import AsyncClient
 from trtspec.client._errors import StreamBroken
-from trtspec.client._options import Message, Options
+from trtspec.client._options import Options, Prompt
 from trtspec.client._results import ServerTimes, Speculation
 from trtspec.client._retry import Retry
 from trtspec.client.bench.result import TokensFrom
 
 _T = TypeVar("_T")
-
-# What can be asked: text, token ids, or a conversation.
-BenchPrompt = str | Sequence[int] | Sequence[Message]
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ class Target(Protocol):
     def takes_draft_tokens(self) -> bool:
         """Whether it can be asked for a draft length."""
 
-    def ask(self, prompt: BenchPrompt, *, max_tokens: int, num_draft_tokens: int | None) -> Pieces:
+    def ask(self, prompt: Prompt, *, max_tokens: int, num_draft_tokens: int | None) -> Pieces:
         """Return the pieces of a greedy answer as they come; the last item, and no other, is the ending.
 
         Closing it early stops the server's work.
@@ -86,7 +83,7 @@ class TritonTarget:
         self._given = client
         self._opened: AsyncClient | None = None
 
-    async def ask(self, prompt: BenchPrompt, *, max_tokens: int, num_draft_tokens: int | None) -> Pieces:
+    async def ask(self, prompt: Prompt, *, max_tokens: int, num_draft_tokens: int | None) -> Pieces:
         options: Options = {"max_tokens": max_tokens}
         if num_draft_tokens is not None:
             options["num_draft_tokens"] = num_draft_tokens

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from trtspec.client._client import Client
+from trtspec.client._many import under_way
 from trtspec.client._options import Options, Prompt
 from trtspec.client._results import Generation
-from trtspec.client._stream import Stream
 
 
 @dataclass(frozen=True)
@@ -29,26 +28,7 @@ def ask(client: Client, questions: Sequence[Question], concurrency: int) -> Iter
     Raises:
         CallFailed: when an answer did not come.
     """
-    stopping = threading.Event()
-    under_way: set[Stream] = set()
-
-    def serve(question: Question) -> Generation:
-        with client.stream(question.prompt, **question.options) as stream:
-            under_way.add(stream)
-            if stopping.is_set():
-                stream.close()
-            try:
-                return stream.result
-            finally:
-                under_way.discard(stream)
-
-    with ThreadPoolExecutor(concurrency, thread_name_prefix="verify") as pool:
-        answers: list[Future[Generation]] = [pool.submit(serve, question) for question in questions]
-        try:
-            for answer in answers:
-                yield answer.result()
-        finally:
-            stopping.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            for stream in list(under_way):
-                stream.close()
+    begin = [partial(client.stream, question.prompt, **question.options) for question in questions]
+    with under_way(begin, concurrency) as answers:
+        for answer in answers:
+            yield answer.result()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from trtspec.client.verify.fp8 import DEQUANTISED, is_fp8, load_fp8
 from trtspec.client.verify.loading import no_progress_bar
 from trtspec.client.verify.reference import Rows
 from trtspec.client.verify.self_test import PART, known_answer
+from trtspec.digest import sha256
 from trtspec.dtype_noise import DTYPES, Dtype
 from trtspec.errors import CheckpointError, ClientError
 
@@ -164,7 +164,7 @@ class HuggingFaceReference:
     def _sha256(self, name: str) -> str:
         """Return the SHA-256 of a file of its folder, which is read once."""
         if name not in self._hashes:
-            self._hashes[name] = _sha256(self._folder / name)
+            self._hashes[name] = sha256(self._folder / name)
         return self._hashes[name]
 
 
@@ -200,11 +200,3 @@ def _stored_dtype(folder: Path) -> str:
     except (OSError, ValueError):
         return ""  # transformers says what is wrong with it
     return str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
-
-
-def _sha256(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as reader:
-        while chunk := reader.read(1 << 22):
-            digest.update(chunk)
-    return digest.hexdigest()

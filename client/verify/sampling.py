@@ -38,7 +38,7 @@ from trtspec.client.verify.statistics import (
     correlation_p_value,
     excess_p_value,
     g_test,
-    holm,
+    holm_rejected,
     mean_p_value,
 )
 from trtspec.dtype_noise import Noise
@@ -293,7 +293,7 @@ def _repeats(name: str, draws: Sequence[_Draws], trees: Sequence[_Tree]) -> _Hyp
 
 
 def _judged(hypotheses: Sequence[_Hypothesis], plan: SamplingPlan) -> Iterator[Finding]:
-    rejected = holm((h.p_value for h in hypotheses), plan.alarm_rate)
+    rejected = holm_rejected((h.p_value for h in hypotheses), plan.alarm_rate)
     level = plan.alarm_rate / len(hypotheses)
     for hypothesis, wrong in zip(hypotheses, rejected, strict=True):
         numbers = {"p_value": hypothesis.p_value}

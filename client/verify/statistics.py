@@ -136,7 +136,7 @@ def correlation_p_value(first: Sequence[float], second: Sequence[float]) -> floa
     return float(2 * norm.sf(abs(float(products.sum())) * 12 / math.sqrt(len(products))))
 
 
-def holm(p_values: Iterable[float], alarm_rate: float) -> list[bool]:
+def holm_rejected(p_values: Iterable[float], alarm_rate: float) -> list[bool]:
     """Return which hypotheses are rejected, so that any false rejection has at most the alarm rate.
 
     Holm 1979: the smallest p-value against rate / m, the next against rate / (m - 1), to the first
