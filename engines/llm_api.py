@@ -15,6 +15,9 @@ from typing import Literal
 
 from trtspec.errors import EngineError
 
+# The file of a pair that holds them.
+ARGUMENTS = "llm_args.yaml"
+
 Speculation = Literal["draft-target", "eagle3", "mtp", "ngram", "pard", "dflash", "dspark"]
 
 _VERSION = re.compile(r"(N)\.(N)\.(N)(?:rc(N))?(?:\.postN)?".replace("N", "(?:0|[1-9][0-9]*)"))

@@ -15,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtspec.errors import RepositoryError, ServerError
+from trtspec.triton_repo.repository_files import configurations
 from trtspec.triton_repo.server import FREE_PORTS, Server, leftovers, serve
 from trtspec.triton_repo.server.command_line import server_arguments
 from trtspec.triton_repo.server.cores_awake import cores_awake
 from trtspec.triton_repo.server.endpoints import Endpoints, choose_endpoints
 from trtspec.triton_repo.server.environment import server_environment
 from trtspec.triton_repo.server.installation import Installation, bundled_installation, find_installation
-from trtspec.triton_repo.server.preflight import model_names, require_shared_memory
+from trtspec.triton_repo.server.preflight import require_shared_memory
 from trtspec.triton_repo.server.server_log import (
     ServerLog,
     complaints,
@@ -207,16 +208,22 @@ def test_the_backend_folder_is_links_and_the_wheel_stays_as_it_was(wheel: Path, 
 
 def test_a_folder_without_models_is_refused(tmp_path: Path):
     with pytest.raises(RepositoryError, match=r"found no MODEL/config\.pbtxt"):
-        model_names(tmp_path)
+        configurations(tmp_path)
     with pytest.raises(RepositoryError, match="found no folder"):
-        model_names(tmp_path / "nowhere")
+        configurations(tmp_path / "nowhere")
 
 
 def test_the_folder_of_one_model_is_refused_with_its_repository(tmp_path: Path):
     (tmp_path / "repo" / "model").mkdir(parents=True)
     (tmp_path / "repo" / "model" / "config.pbtxt").touch()
-    with pytest.raises(RepositoryError, match=f"model: is one model, .*; serve {tmp_path / 'repo'}$"):
-        model_names(tmp_path / "repo" / "model")
+    with pytest.raises(RepositoryError, match=f"model: is one model, .*; give {tmp_path / 'repo'}$"):
+        configurations(tmp_path / "repo" / "model")
+
+
+def test_a_configuration_that_is_no_file_is_refused_before_the_server_starts(tmp_path: Path):
+    (tmp_path / "model" / "config.pbtxt").mkdir(parents=True)
+    with pytest.raises(RepositoryError, match=r"config\.pbtxt: is no regular file"):
+        configurations(tmp_path)
 
 
 def test_too_little_shared_memory_is_refused_with_both_sizes(tmp_path: Path):

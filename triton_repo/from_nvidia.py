@@ -11,9 +11,9 @@ from trtspec.errors import RepositoryError
 from trtspec.triton_repo.contract import DRAFT_MODEL
 from trtspec.triton_repo.engine_config import EngineConfig, read_engine_config
 from trtspec.triton_repo.launch import LaunchOptions
+from trtspec.triton_repo.layout import Layout, Leaf, open_layout
 from trtspec.triton_repo.leaf_parameters import LEAF_PARAMETERS
 from trtspec.triton_repo.lint import Finding, lint
-from trtspec.triton_repo.lint.layout import Layout, Leaf, open_layout
 from trtspec.triton_repo.model_config import EngineFacts
 from trtspec.triton_repo.model_folders import files_in, loop_folder
 from trtspec.triton_repo.nvidia_models import POSTPROCESSING, PREPROCESSING

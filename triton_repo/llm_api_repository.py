@@ -6,7 +6,7 @@ import json
 
 import yaml
 
-from trtspec.engines.llm_api import dialect_of
+from trtspec.engines.llm_api import ARGUMENTS, dialect_of
 from trtspec.engines.manifest import MANIFEST, Manifest
 from trtspec.engines.pair import EnginePair
 from trtspec.errors import EngineError, RepositoryError
@@ -16,7 +16,6 @@ from trtspec.triton_repo.model_config import EngineFacts, public_config
 from trtspec.triton_repo.model_folders import ModelFolder, files_in, tokenizer_files
 from trtspec.triton_repo.options import RepositoryOptions
 
-ARGUMENTS = "llm_args.yaml"
 TRITON_REGISTRY = "nvcr.io/nvidia/tritonserver:"
 
 

@@ -16,6 +16,7 @@ from trtspec.errors import RepositoryError
 from trtspec.triton_repo import speculation
 from trtspec.triton_repo.model_config import EngineFacts, loop_config, render
 from trtspec.triton_repo.options import RepositoryOptions
+from trtspec.triton_repo.repository_files import CONFIGURATION
 from trtspec.triton_repo.speculation.chat import ChatTemplate
 
 CHAT_TEMPLATE = "chat_template.jinja"
@@ -64,7 +65,7 @@ def write_model_folder(model: ModelFolder, repository: Path) -> None:
     folder = repository / model.config.name
     version = folder / "1"
     version.mkdir(parents=True)
-    (folder / "config.pbtxt").write_text(render(model.config), "utf-8")
+    (folder / CONFIGURATION).write_text(render(model.config), "utf-8")
     if model.code:
         package, name = model.code
         for path, copied in {**model.imports, name: package}.items():

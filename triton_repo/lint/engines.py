@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from trtspec.errors import EngineError
 from trtspec.triton_repo.engine_config import EngineConfig, read_engine_config
+from trtspec.triton_repo.layout import ENGINE_FOLDER, Layout, Leaf
 from trtspec.triton_repo.lint.finding import Complaint
-from trtspec.triton_repo.lint.layout import ENGINE_FOLDER, Layout, Leaf
 
 
 def reachable(layout: Layout) -> Iterator[Complaint]:

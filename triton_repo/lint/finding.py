@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from trtspec.triton_repo.lint.layout import Layout
+    from trtspec.triton_repo.layout import Layout
 
 # error: it does not load, or answers wrongly; warning: it serves worse or less safely than it could.
 Severity = Literal["error", "warning"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from trtspec.triton_repo.layout import Layout, Leaf
 from trtspec.triton_repo.lint.finding import Complaint
-from trtspec.triton_repo.lint.layout import Layout, Leaf
 
 ORCHESTRATOR = re.compile(r"\bTRTLLM_ORCHESTRATOR=[\"']?1|--multi-model\b")
 NO_SPAWN = re.compile(r"\bTRTLLM_ORCHESTRATOR_SPAWN_PROCESSES=[\"']?0|--disable-spawn-processes\b")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trtspec.triton_repo.config_file import ConfigFile, tensors
 from trtspec.triton_repo.contract import PUBLIC_MODEL
-from trtspec.triton_repo.lint.config_file import ConfigFile, tensors
+from trtspec.triton_repo.layout import Layout
 from trtspec.triton_repo.lint.finding import Complaint
-from trtspec.triton_repo.lint.layout import Layout
 from trtspec.triton_repo.nvidia_models import POSTPROCESSING, PREPROCESSING
 
 TOKENIZER = "tokenizer/tokenizer.json"

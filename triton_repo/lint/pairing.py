@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from trtspec.triton_repo.lint.config_file import ConfigFile, tensors
+from trtspec.triton_repo.config_file import ConfigFile, tensors
+from trtspec.triton_repo.layout import Layout
 from trtspec.triton_repo.lint.finding import Complaint
-from trtspec.triton_repo.lint.layout import Layout
 from trtspec.triton_repo.speculation.draft_table import DraftTable, longest, read_draft_tokens
-
-LOGITS = ("generation_logits", "context_logits", "draft_logits")
-# `logits_dtype` of an engine -> the dtype of the tensors that carry them.
-LOGITS_DTYPES = {"float32": "FP32", "float16": "FP16"}
+from trtspec.triton_repo.tensorrt_leaf import LOGITS, LOGITS_DTYPES
 
 
 def loop_decoupled(layout: Layout) -> Iterator[Complaint]:

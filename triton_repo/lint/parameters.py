@@ -6,15 +6,15 @@ import difflib
 from collections.abc import Iterator, Sequence
 
 from trtspec.triton_repo import nvidia_models as nvidia
+from trtspec.triton_repo.config_file import ConfigFile
+from trtspec.triton_repo.layout import Layout
 from trtspec.triton_repo.leaf_parameters import (
     FALSE_TEXTS,
     LEAF_PARAMETERS,
     OBSOLETE_LEAF_PARAMETERS,
     Parameter,
 )
-from trtspec.triton_repo.lint.config_file import ConfigFile
 from trtspec.triton_repo.lint.finding import Complaint
-from trtspec.triton_repo.lint.layout import Layout
 
 # What our loop reads when it starts.
 LOOP_PARAMETERS = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from trtspec.triton_repo.layout import open_layout
 from trtspec.triton_repo.lint import engines, launch, models, pairing, parameters, safety, tensors, texts
 from trtspec.triton_repo.lint.finding import Finding, Rule
-from trtspec.triton_repo.lint.layout import open_layout
 
 RULES = (
     Rule("config.readable", "error", "Triton can read each config.pbtxt.", texts.unreadable),

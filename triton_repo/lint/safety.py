@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from trtspec.triton_repo.layout import Layout
 from trtspec.triton_repo.lint.finding import Complaint
 from trtspec.triton_repo.lint.launch import STARTS_SERVER, line_of_code
-from trtspec.triton_repo.lint.layout import Layout
 
 REMOTE_CODE = re.compile(r"trust[_-]remote[_-]code\b(?![\"']?\s*[=:]\s*[\"']?(?:false|False|0)\b)")
 DOCKER = re.compile(r"\b(docker|podman)\s+run\b")

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from trtspec.triton_repo import contract
 from trtspec.triton_repo import nvidia_models as nvidia
+from trtspec.triton_repo.config_file import ConfigFile, tensors
 from trtspec.triton_repo.contract import Tensor
-from trtspec.triton_repo.lint.config_file import ConfigFile, tensors
+from trtspec.triton_repo.layout import Layout
 from trtspec.triton_repo.lint.finding import Complaint
-from trtspec.triton_repo.lint.layout import Layout
 
 # Without these nothing is generated, or nothing speculated.
 CORE = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from trtspec.triton_repo.layout import Layout
 from trtspec.triton_repo.lint.finding import Complaint
-from trtspec.triton_repo.lint.layout import Layout
 
 
 def unreadable(layout: Layout) -> Iterator[Complaint]:

@@ -16,12 +16,12 @@ from concurrent.futures import Future
 from typing import Any
 
 from trtspec.errors import ServerError
+from trtspec.triton_repo.contract import PUBLIC_MODEL
 from trtspec.triton_repo.server.endpoints import Endpoints
 
 Canary = Callable[[Endpoints], None]
 """Returns when the server has answered; raises TrtspecError when it has not."""
 
-MODEL = "tensorrt_llm_bls"
 PROMPT = "Hello"
 # The runtime whose arithmetic does not depend on how many tokens a call checks. Others round
 # differently, so that where two tokens are nearly as good either may come.
@@ -78,7 +78,7 @@ def ask_for_tokens(endpoints: Endpoints) -> None:
         stub = GRPCInferenceServiceStub(channel)
         longest, texts = 0, {}
         try:
-            question = ModelConfigRequest(name=MODEL)
+            question = ModelConfigRequest(name=PUBLIC_MODEL)
             parameters = stub.ModelConfig(question, timeout=TIMEOUT_S).config.parameters
             longest = int(parameters["max_draft_len"].string_value or 1)
             runtime = parameters["engine_runtime"].string_value
@@ -92,8 +92,8 @@ def ask_for_tokens(endpoints: Endpoints) -> None:
             raise _unanswered(length, f"{error.code().name}: {error.details()}") from error
     if runtime == EXACT_RUNTIME and texts[0] != texts[longest]:
         raise ServerError(
-            f"{MODEL} answered {texts[0]!r} with num_draft_tokens 0 and {texts[longest]!r} with {longest}; "
-            "the answers must be equal: build the pair and its repository again"
+            f"{PUBLIC_MODEL} answered {texts[0]!r} with num_draft_tokens 0 and {texts[longest]!r} with "
+            f"{longest}; the answers must be equal: build the pair and its repository again"
         )
 
 
@@ -102,7 +102,7 @@ def generation_request(prompt: str, max_tokens: int, num_draft_tokens: int) -> A
     from tritonclient.grpc.service_pb2 import ModelInferRequest
 
     text = prompt.encode()
-    request = ModelInferRequest(model_name=MODEL)
+    request = ModelInferRequest(model_name=PUBLIC_MODEL)
     for name, datatype, content in (
         ("text_input", "BYTES", struct.pack("<I", len(text)) + text),
         ("max_tokens", "INT32", struct.pack("<i", max_tokens)),
@@ -141,4 +141,4 @@ def _text(replies: list[Any], num_draft_tokens: int) -> str:
 
 
 def _unanswered(num_draft_tokens: int, reason: str) -> ServerError:
-    return ServerError(f"{MODEL} did not answer with num_draft_tokens {num_draft_tokens}: {reason}")
+    return ServerError(f"{PUBLIC_MODEL} did not answer with num_draft_tokens {num_draft_tokens}: {reason}")

@@ -1,4 +1,4 @@
-"""What must hold before a server is started: a repository with models, and shared memory for them."""
+"""What must hold before a server is started: the host that the engines want, and shared memory."""
 
 from __future__ import annotations
 
@@ -10,38 +10,13 @@ from trtspec.engines.host import HostFacts, read_host_facts
 from trtspec.engines.host_check import require_host
 from trtspec.engines.manifest import MANIFEST
 from trtspec.engines.pair import read_manifest
-from trtspec.errors import RepositoryError, ServerError
+from trtspec.errors import ServerError
 from trtspec.triton_repo.server import leftovers
 
-CONFIGURATION = "config.pbtxt"
 # A model's region starts at 1 MiB and grows by what is in flight. The largest tensor of the loop is
 # the float32 logits of 9 rows (8 drafted tokens and one) over a vocabulary of 152k: 5.2 MiB.
 # Docker's default of 64 MiB is room for eight models, we serve three.
 SHARED_MEMORY_PER_MODEL_BYTES = 8 * 2**20
-
-
-def model_names(repository: Path) -> list[str]:
-    """Return the models of a repository, sorted.
-
-    Raises:
-        RepositoryError: it is no folder, or no folder in it has a configuration.
-    """
-    if not repository.is_dir():
-        raise RepositoryError(
-            f"{repository}: found no folder; write one with `trtspec repo PAIR --output {repository}`"
-        )
-    names = sorted(file.parent.name for file in repository.glob(f"*/{CONFIGURATION}"))
-    if not names:
-        if (repository / CONFIGURATION).is_file():
-            raise RepositoryError(
-                f"{repository}: is one model, expected the repository that holds it; "
-                f"serve {repository.absolute().parent}"
-            )
-        raise RepositoryError(
-            f"{repository}: found no MODEL/{CONFIGURATION}, expected a Triton model repository; "
-            "write one with `trtspec repo`"
-        )
-    return names
 
 
 def require_host_of(repository: Path, facts: Callable[[], HostFacts] = read_host_facts) -> None:

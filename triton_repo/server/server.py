@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtspec.errors import ServerError, TrtspecError
+from trtspec.triton_repo.repository_files import configurations
 from trtspec.triton_repo.server import leftovers
 from trtspec.triton_repo.server.canary import Canary, ask_for_tokens, ask_in_background, models_are_loaded
 from trtspec.triton_repo.server.command_line import server_arguments
@@ -22,7 +23,7 @@ from trtspec.triton_repo.server.cores_awake import cores_awake
 from trtspec.triton_repo.server.endpoints import Endpoints, choose_endpoints
 from trtspec.triton_repo.server.environment import server_environment
 from trtspec.triton_repo.server.installation import Installation, find_installation
-from trtspec.triton_repo.server.preflight import model_names, require_host_of, require_shared_memory
+from trtspec.triton_repo.server.preflight import require_host_of, require_shared_memory
 from trtspec.triton_repo.server.server_log import (
     ServerLog,
     complaints,
@@ -89,7 +90,7 @@ def serve(
             kept awake.
     """
     folder = Path(repository).absolute()
-    models = model_names(folder)
+    models = sorted(file.parent.name for file in configurations(folder))
     require_host_of(folder)
     require_shared_memory(len(models))
     installation = installation or find_installation()

@@ -9,10 +9,9 @@ import yaml
 
 from trtspec.build.options import BuildOptions
 from trtspec.build.runtimes.pytorch.drafter import Drafter
-from trtspec.engines.llm_api import dialect_of, mode_of
+from trtspec.engines.llm_api import ARGUMENTS, dialect_of, mode_of
 from trtspec.engines.memory.result import MemoryPlan
 
-FILE = "llm_args.yaml"
 # Where the draft lies, seen from the pair. With the dot no name on the hub is like it.
 DRAFT_FOLDER = "./draft"
 # TensorRT-LLM's own default.
@@ -65,7 +64,7 @@ def write_arguments(arguments: Mapping[str, Any], version: str) -> str:
     return (
         f"# For TensorRT-LLM {version}. Not yet run on a GPU.\n"
         "# Paths are seen from the folder of this file, so start the server there:\n"
-        f"#   cd PAIR && trtllm-serve serve ./target --config {FILE}\n"
+        f"#   cd PAIR && trtllm-serve serve ./target --config {ARGUMENTS}\n"
     ) + str(yaml.safe_dump(dict(arguments), sort_keys=False))
 
 

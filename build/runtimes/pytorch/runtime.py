@@ -20,12 +20,12 @@ from trtspec.build.quantize.pair_quantizer import Role, find_scales, quantizatio
 from trtspec.build.quantize.ready_made import read_fp8
 from trtspec.build.quantize.scales import main_float
 from trtspec.build.runtimes.job import Built, Job, describe_engine, mended
-from trtspec.build.runtimes.pytorch.arguments import FILE, llm_arguments, write_arguments
+from trtspec.build.runtimes.pytorch.arguments import llm_arguments, write_arguments
 from trtspec.build.runtimes.pytorch.drafter import SPECULATION_OF, Drafter, drafter_of
 from trtspec.build.runtimes.pytorch.rope_spelling import spelt_for_both
 from trtspec.build.stages import RESUME, Done, NoFacts, Stage
 from trtspec.engines.host import min_sm
-from trtspec.engines.llm_api import dialect_of, field_since
+from trtspec.engines.llm_api import ARGUMENTS, dialect_of, field_since
 from trtspec.engines.manifest import (
     EngineDtype,
     EngineManifest,
@@ -245,7 +245,7 @@ def _write_checkpoint(job: Job, role: str, folder: Path, done: Done) -> Written:
 
 
 def _write_arguments(text: str, folder: Path, done: Done) -> NoFacts:
-    (folder / FILE).write_text(text, "utf-8")
+    (folder / ARGUMENTS).write_text(text, "utf-8")
     return NoFacts()
 
 

@@ -56,13 +56,14 @@ def subject_of(pair_or_url: str, manifest: Path | None) -> Subject:
     """
     from trtspec.engines.manifest import MANIFEST
     from trtspec.engines.pair import open_pair, read_manifest
+    from trtspec.triton_repo.repository_files import is_repository
 
     folder = Path(pair_or_url)
     if not folder.exists():
         return Subject(pair_or_url, manifest_at(manifest) if manifest else None)
     if manifest:
         raise click.UsageError(f"--manifest is for a running server; {pair_or_url} has its own")
-    if any(folder.glob("*/config.pbtxt")):
+    if is_repository(folder):
         file = folder / MANIFEST
         return _repository(folder, read_manifest(file) if file.is_file() else None)
     pair = open_pair(folder)

@@ -9,17 +9,17 @@ from typing import Literal
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from trtspec.errors import EngineError, RepositoryError
+from trtspec.engines.llm_api import ARGUMENTS
+from trtspec.errors import EngineError
+from trtspec.triton_repo.config_file import ConfigFile
 from trtspec.triton_repo.contract import DRAFT_MODEL, PUBLIC_MODEL, TARGET_MODEL
 from trtspec.triton_repo.engine_config import EngineConfig, read_engine_config
 from trtspec.triton_repo.leaf_parameters import LEAF_PARAMETERS, TRUE_TEXTS
-from trtspec.triton_repo.lint.config_file import ConfigFile
+from trtspec.triton_repo.repository_files import configurations
+from trtspec.triton_repo.tensorrt_leaf import BACKEND
 
-CONFIGURATION = "config.pbtxt"
 # Where `trtspec repo` puts an engine, from its model's folder on.
 ENGINE_FOLDER = "1/engine"
-# The backend that TensorRT-LLM's engines run in.
-CPP_BACKEND = "tensorrtllm"
 PARAMETERS = {parameter.name: parameter for parameter in LEAF_PARAMETERS}
 LAUNCH_SUFFIXES = {".sh", ".yaml", ".yml", ".json"}
 LAUNCH_NAMES = {"Dockerfile", "Makefile"}
@@ -27,7 +27,7 @@ LAUNCH_NAMES = {"Dockerfile", "Makefile"}
 # Who drafts and verifies: our loop, NVIDIA's, or TensorRT-LLM itself behind its LLM API.
 Owner = Literal["trtspec", "nvidia", "engine"]
 # Where a model over the LLM API keeps its arguments: NVIDIA's name and ours.
-LLM_API_FILES = ("model.yaml", "llm_args.yaml", "llm_args.json")
+LLM_API_FILES = ("model.yaml", ARGUMENTS, "llm_args.json")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Leaf:
 
     @property
     def is_cpp(self) -> bool:
-        return bool(self.config.backend == CPP_BACKEND)
+        return bool(self.config.backend == BACKEND)
 
     def parameter(self, name: str) -> str:
         """Return what the backend reads: a value that it understands, else its default, "" for none."""
@@ -167,22 +167,8 @@ def open_layout(folder: Path) -> Layout:
     """Return the models of a repository.
 
     Raises:
-        RepositoryError: it is no folder, or has no model.
+        RepositoryError: it is none.
     """
-    if not folder.is_dir():
-        raise RepositoryError(f"{folder}: found no folder, expected a Triton model repository")
-    files = sorted(folder.glob(f"*/{CONFIGURATION}"))
-    if not files:
-        if (folder / CONFIGURATION).is_file():
-            raise RepositoryError(
-                f"{folder}: is one model, expected the repository that holds it; "
-                f"give {folder.absolute().parent}"
-            )
-        raise RepositoryError(
-            f"{folder}: found no MODEL/{CONFIGURATION}, expected a Triton model repository; "
-            "give the folder that holds the models"
-        )
-    if odd := [file for file in files if file.exists() and not file.is_file()]:
-        raise RepositoryError(f"{odd[0]}: is no regular file, expected a model's configuration; replace it")
+    files = configurations(folder)
     models = {file.parent.name: ConfigFile(file, file.read_text("utf-8", "replace")) for file in files}
     return Layout(folder, models)
