@@ -23,8 +23,9 @@ import click
 import torch
 from safetensors.torch import load_file, save_file
 
+from trtspec.choices import Dtype
 from trtspec.client.verify.fingerprint import judge_probe
-from trtspec.dtype_noise import Dtype, served_dtype
+from trtspec.dtype_noise import served_dtype
 from trtspec.engines.fingerprint import fingerprint_of
 from trtspec.engines.manifest import FingerprintManifest
 from trtspec.engines.pair import EnginePair, open_pair

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
+from trtspec.choices import AUTO
 from trtspec.client._errors import InvalidArgument
 from trtspec.prompts import Message as Message
 
@@ -23,8 +24,6 @@ Words = str | Sequence[str]
 Array = NDArray[Any]
 
 DEFAULT_MAX_TOKENS = 128
-# What num_draft_tokens "auto" is sent as.
-AUTO = -1
 
 
 class Options(TypedDict, total=False):

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trtspec.dtype_noise import Dtype, Noise
+from trtspec.choices import Dtype
+from trtspec.dtype_noise import Noise
 from trtspec.engines.load import load_engine
 from trtspec.engines.manifest import FingerprintManifest, ProbeManifest
 from trtspec.errors import EngineError

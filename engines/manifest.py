@@ -7,14 +7,13 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
+from trtspec.choices import EngineDtype as EngineDtype
+from trtspec.choices import Runtime as Runtime
 from trtspec.engines.memory.result import MemoryPlan
 
 MANIFEST = "trtspec.json"
 # Ids are int32 where engines take them.
 MOST_ID = 2**31 - 1
-
-Runtime = Literal["cpu", "tensorrt", "pytorch"]
-EngineDtype = Literal["float32", "bfloat16", "float16"]
 
 
 class Strict(BaseModel):

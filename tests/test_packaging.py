@@ -88,10 +88,9 @@ def test_the_wheel_carries_sources_types_and_the_demo_pair(tmp_path: Path) -> No
     assert not [name for name in names if name.startswith(("build/", "tests/"))]
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["build", "--help"], ["serve", "--help"], ["demo", "--help"]]
-)
-def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+@pytest.mark.parametrize("name", ["", "bench", "build", "demo", "plan", "serve", "verify"])
+def test_help_imports_nothing_heavy(name: str) -> None:
+    arguments = [*name.split(), "--help"]
     loaded = loaded_after(f"from trtspec.cli import main\ntry: main({arguments})\nexcept SystemExit: pass")
     assert "trtspec.cli" in loaded
     assert not {name for name in loaded if name.split(".")[0] in HEAVY}
@@ -101,7 +100,7 @@ def test_the_client_imports_numpy_and_tritonclient_only() -> None:
     loaded = {name.split(".")[0] for name in loaded_after("import trtspec.client")}
     assert not loaded & {*HEAVY, "click", "rich", "pydantic"}
     others = {name for name in loaded_after("import trtspec.client") if name.startswith("trtspec.")}
-    assert {name.split(".")[1] for name in others} == {"client", "errors", "prompts"}
+    assert {name.split(".")[1] for name in others} == {"choices", "client", "errors", "prompts"}
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,6 @@ from trtspec.client._mock import TRTSPEC_MODEL
 from trtspec.client.verify import (
     AUTO,
     DTYPES,
-    PARTS,
     Case,
     Dtype,
     Finding,
@@ -953,12 +952,6 @@ def test_ctrl_c_while_the_server_starts_says_that_nothing_was_compared(
     assert (code, out) == (130, "")
     assert err.endswith(NOTHING)
     assert ends(int(started.read_text()))
-
-
-def test_the_names_of_the_command_are_those_of_the_library() -> None:
-    from trtspec.cli import verify as command
-
-    assert (command.PART_NAMES, command.DTYPE_NAMES, command.AUTO) == (PARTS, DTYPES, AUTO)
 
 
 # The pytest fixture

@@ -15,13 +15,11 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from trtspec.choices import LaunchMode
 from trtspec.errors import RepositoryError
 from trtspec.triton_repo.contract import DRAFT_MODEL, TARGET_MODEL
 from trtspec.triton_repo.server.command_line import CLOSED_APIS
-
-LaunchMode = Literal["leader", "orchestrator", "ranks"]
 
 SCRIPT = "launch.sh"
 # Set where the script is called.

@@ -40,15 +40,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-# fp8: FP8 products in a bfloat16 computation, as on GPUs; fp8-float32: in one of float32, as on the cpu
-# runtime.
-Dtype = Literal["float32", "float16", "bfloat16", "fp8", "fp8-float32"]
-DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+from trtspec.choices import Dtype as Dtype
+from trtspec.choices import EngineDtype
+
 # A row over the vocabulary.
 Row = NDArray[np.floating[Any]]
 
@@ -66,7 +65,7 @@ _IN_A_BRANCH = 16
 _SIGMAS = 4
 
 
-def served_dtype(dtype: Literal["float32", "float16", "bfloat16"], *, quantized: bool) -> Dtype:
+def served_dtype(dtype: EngineDtype, *, quantized: bool) -> Dtype:
     """Return what an engine of a dtype computes in, its matrices in FP8 where it is quantised."""
     if not quantized:
         return dtype

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from trtspec.choices import MOST_CONCURRENT
 from trtspec.client._errors import CallFailed, InvalidArgument, RequestRefused
 from trtspec.client._options import Prompt
 from trtspec.client.bench.result import Arm, Arrival, Load, Segment, Trial
 from trtspec.client.bench.targets import Ending, Target
 
 # More connections and tasks than that measure the client, not the server.
-MOST_CONCURRENT = 1024
 
 
 @dataclass(frozen=True)

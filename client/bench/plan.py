@@ -7,10 +7,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trtspec.choices import AUTO
 from trtspec.client._errors import InvalidArgument
 from trtspec.client._options import Prompt
 from trtspec.client.bench.load import check_load
-from trtspec.client.bench.result import AUTO, Arm, Load, PromptSet, Settings
+from trtspec.client.bench.result import Arm, Load, PromptSet, Settings
 from trtspec.client.bench.targets import Target
 
 

@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Literal
 from trtspec.client._errors import InvalidArgument
 from trtspec.client._results import ServerTimes, Speculation
 
-AUTO = -1
 TokensFrom = Literal["ids", "usage", "tokenizer"]
 
 

@@ -12,12 +12,12 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from trtspec.choices import AUTO
 from trtspec.client._errors import InvalidArgument
 from trtspec.client.bench.load import Batch, run_segment
 from trtspec.client.bench.plan import Plan
 from trtspec.client.bench.random_tokens import WHY_NO_ACCEPTANCE
 from trtspec.client.bench.result import (
-    AUTO,
     Arm,
     BenchResult,
     Load,

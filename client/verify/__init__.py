@@ -8,6 +8,7 @@ with Client("localhost:8001") as client:
 assert report.ok, report.mismatches
 """
 
+from trtspec.choices import AUTO, DTYPES, PARTS, Dtype, Part
 from trtspec.client._prompts import read_texts
 from trtspec.client.verify.findings import Finding
 from trtspec.client.verify.greedy import Case, Difference, Judge, Token, compare_greedy
@@ -15,8 +16,8 @@ from trtspec.client.verify.huggingface import HuggingFaceReference
 from trtspec.client.verify.prompts import DEFAULT_PROMPTS
 from trtspec.client.verify.reference import Reference
 from trtspec.client.verify.report import VerifyReport
-from trtspec.client.verify.verification import AUTO, PARTS, Part, Settings, Verification, verify
-from trtspec.dtype_noise import DTYPES, Dtype, Noise
+from trtspec.client.verify.verification import Settings, Verification, verify
+from trtspec.dtype_noise import Noise
 
 __all__ = [
     "AUTO",

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from trtspec.choices import DTYPES, Dtype
 from trtspec.client._options import Message
 from trtspec.client.verify.findings import Finding
 from trtspec.client.verify.fp8 import DEQUANTISED, is_fp8, load_fp8
@@ -16,7 +17,6 @@ from trtspec.client.verify.loading import no_progress_bar
 from trtspec.client.verify.reference import Rows
 from trtspec.client.verify.self_test import PART, known_answer
 from trtspec.digest import sha256
-from trtspec.dtype_noise import DTYPES, Dtype
 from trtspec.errors import CheckpointError, ClientError
 
 

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from trtspec.choices import Dtype
 from trtspec.client._options import Message
 from trtspec.client.verify.findings import Finding
-from trtspec.dtype_noise import Dtype
 
 # Rows over the vocabulary, for several positions.
 Rows = NDArray[np.floating[Any]]

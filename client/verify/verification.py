@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Literal, get_args
 
+from trtspec.choices import AUTO, PARTS, Dtype, Part
 from trtspec.client._client import Client
 from trtspec.client._errors import InvalidArgument, RequestRefused
 from trtspec.client.verify.findings import Finding
@@ -21,12 +21,7 @@ from trtspec.client.verify.report import VerifyReport
 from trtspec.client.verify.sampling import SamplingPlan, judge_sampling
 from trtspec.client.verify.self_test import self_test
 from trtspec.client.verify.tokens import compare_tokens
-from trtspec.dtype_noise import Dtype, Noise
-
-Part = Literal["reference", "fingerprint", "tokens", "greedy", "log-probs", "options", "sampling"]
-PARTS: tuple[Part, ...] = get_args(Part)
-# A draft length that stands for "the server chooses".
-AUTO = -1
+from trtspec.dtype_noise import Noise
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import BaseModel, ConfigDict, Field
 
+from trtspec.choices import Placement as Placement
+from trtspec.choices import PlannedRuntime as PlannedRuntime
 from trtspec.engines.memory.ranks import RankMemory
-
-Placement = Literal["together", "apart"]
-PlannedRuntime = Literal["tensorrt", "pytorch"]
 
 
 class _Value(BaseModel):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trtspec import __version__
+from trtspec.choices import AUTO, MOST_CONCURRENT, MOST_DRAFT_TOKENS
 from trtspec.cli.bench_compare import compare
 from trtspec.cli.parts.against import openai_address, target_at
 from trtspec.cli.parts.bench_files import check_extra, new_folder, write_files
@@ -28,13 +29,10 @@ if TYPE_CHECKING:
     from trtspec.client.bench.result import BenchResult, Segment
     from trtspec.engines.pair import EnginePair
 
-AUTO = -1
 # Asked for no length: as the repository sets it.
 DEFAULT = -2
 # What a running server is asked with: it does not say what its engines were built for.
 DRAFT_TOKENS = 5
-MOST_DRAFT_TOKENS = 1024
-MOST_CONCURRENT = 1024
 MOST_RANDOM_TOKENS = 100_000
 RANDOM_PROMPTS = 16
 

@@ -20,6 +20,7 @@ from trtspec.build.quantize.choices import (
 )
 from trtspec.build.runtimes.pytorch.options import PytorchOptions
 from trtspec.build.runtimes.tensorrt.options import Compile, TensorrtOptions
+from trtspec.choices import ENGINE_DTYPES, RUNTIMES
 from trtspec.cli.cache import cache_option
 from trtspec.cli.parts.fields import Number, changed, flags_of, take
 from trtspec.cli.parts.report import reporting
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--runtime",
-    type=click.Choice(["cpu", "tensorrt", "pytorch"]),
+    type=click.Choice(RUNTIMES),
     default="cpu",
     show_default=True,
     help="Where the engines run; tensorrt: compiled for a GPU by trtllm-build of TensorRT-LLM 1.2.1; "
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--dtype",
-    type=click.Choice(["float32", "bfloat16", "float16"]),
+    type=click.Choice(ENGINE_DTYPES),
     help="What the engines compute in.  [default: float32 on cpu, which equals Hugging Face token for "
     "token; the checkpoint's own for the others]",
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trtspec.choices import RUNTIMES
 from trtspec.cli import EXIT_MISMATCH
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ COLOURS = {
 @click.option(
     "--for",
     "runtime",
-    type=click.Choice(["cpu", "tensorrt", "pytorch"]),
+    type=click.Choice(RUNTIMES),
     help="Exit 3 where this runtime cannot run here.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from click.core import ParameterSource
 
+from trtspec.build.quantize.choices import QUANTIZATIONS
+from trtspec.choices import ENGINE_DTYPES, PLACEMENTS, PLANNED_RUNTIMES, PlannedRuntime
 from trtspec.cli import EXIT_MISMATCH
 from trtspec.errors import PlanError
 
@@ -17,10 +19,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from trtspec.engines.memory.ranks import Engine, Limits
-    from trtspec.engines.memory.result import MemoryPlan, ModelPlan, PlannedRuntime
+    from trtspec.engines.memory.result import MemoryPlan, ModelPlan
 
 POSITIVE = click.IntRange(min=1)
-FP8 = click.Choice(["none", "fp8"])
+FP8 = click.Choice(QUANTIZATIONS)
 # What the engines of a pair were converted for, and nobody can change afterwards.
 COMPILED = (
     *("tp", "pp", "draft_tp", "dtype", "target_quantization", "draft_quantization", "kv_cache"),
@@ -36,7 +38,7 @@ COMPILED = (
 )
 @click.option(
     "--runtime",
-    type=click.Choice(["tensorrt", "pytorch"]),
+    type=click.Choice(PLANNED_RUNTIMES),
     help="tensorrt: a process for each model; pytorch: one for both.  [default: the pair's, else tensorrt]",
 )
 @click.option("--tp", type=POSITIVE, help="Tensor-parallel ranks of each model.  [default: 1]")
@@ -44,7 +46,7 @@ COMPILED = (
 @click.option("--draft-tp", type=POSITIVE, help="Ranks of the draft alone.  [default: --tp]")
 @click.option(
     "--placement",
-    type=click.Choice(["together", "apart"]),
+    type=click.Choice(PLACEMENTS),
     default="together",
     show_default=True,
     help="Both models from GPU 0 on, or the draft on GPUs of its own.",
@@ -52,7 +54,7 @@ COMPILED = (
 @click.option("--target-quantization", type=FP8, help="Of the target.  [default: what it is]")
 @click.option("--draft-quantization", type=FP8, help="Of the draft.  [default: what it is]")
 @click.option("--kv-cache", type=FP8, help="Quantisation of both caches.  [default: what it is]")
-@click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]), help="[default: bfloat16]")
+@click.option("--dtype", type=click.Choice(ENGINE_DTYPES), help="[default: bfloat16]")
 @click.option(
     "--max-seq-len",
     type=click.IntRange(min=2),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from trtspec.choices import LAUNCH_MODES
 from trtspec.cli import EXIT_MISMATCH
 from trtspec.cli.parts.fields import Number
 from trtspec.recipe.option import recipe_option
@@ -131,7 +132,7 @@ def command() -> None:
 )
 @click.option(
     "--launch-mode",
-    type=click.Choice(["leader", "orchestrator", "ranks"]),
+    type=click.Choice(LAUNCH_MODES),
     help="TensorRT-LLM: one process; one that spawns a process for each rank; or mpirun starts them.  "
     "[default: leader for engines of one rank, else orchestrator]",
 )

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from trtspec.build.quantize.choices import DEVICES
+from trtspec.choices import MOST_CONCURRENT
 from trtspec.cli.parts.fields import Number
 from trtspec.cli.parts.numbers import Numbers
 from trtspec.cli.parts.pair_or_url import pair_at, served
@@ -19,9 +21,8 @@ from trtspec.cli.parts.tune_theory import show_published, show_theory
 if TYPE_CHECKING:
     from trtspec.build.tune.prediction import Advice
 
-# More than any engine is built for, and few enough to be listed.
-MOST_DRAFT_TOKENS = 32
-MOST_AT_ONCE = 1024
+# More than ever pays, and few enough to be tried.
+MOST_TUNED_DRAFT_TOKENS = 32
 # Answers of a run at least: at every load the same prompts are asked.
 LEAST_ANSWERS = 16
 # Target steps that a draft step, a token or a round may be said to cost.
@@ -54,7 +55,7 @@ READ = {
 )
 @click.option(
     "--gamma",
-    type=click.IntRange(0, MOST_DRAFT_TOKENS),
+    type=click.IntRange(0, MOST_TUNED_DRAFT_TOKENS),
     help="With --alpha: this draft length only.  [default: all up to --max-draft-tokens]",
 )
 @click.option(
@@ -66,14 +67,14 @@ READ = {
 )
 @click.option(
     "--max-draft-tokens",
-    type=click.IntRange(1, MOST_DRAFT_TOKENS),
+    type=click.IntRange(1, MOST_TUNED_DRAFT_TOKENS),
     default=8,
     show_default=True,
     help="The longest draft to look at.",
 )
 @click.option(
     "--concurrency",
-    type=Numbers(int, low=1, high=MOST_AT_ONCE),
+    type=Numbers(int, low=1, high=MOST_CONCURRENT),
     default="1,2,4,8",
     show_default=True,
     help="Requests in flight to look at.",
@@ -83,7 +84,7 @@ READ = {
 )
 @click.option(
     "--device",
-    type=click.Choice(["cpu", "cuda"]),
+    type=click.Choice(DEVICES),
     default="cpu",
     show_default=True,
     help="Where TARGET and DRAFT are tried; cuda was not yet run on a GPU.",

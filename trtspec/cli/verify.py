@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trtspec.choices import AUTO, DTYPES, MOST_DRAFT_TOKENS, PARTS, Dtype, Part
 from trtspec.cli import EXIT_MISMATCH, EXIT_SIGNAL, Terminated
 from trtspec.cli.parts.report import silent, to_stderr
 from trtspec.cli.parts.report_files import STDOUT, check_files, file_option, write_reports
@@ -22,16 +23,10 @@ from trtspec.known_pair import dtype_of, sources_of
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from trtspec.client.verify import Case, Dtype, Finding, Part, VerifyReport
+    from trtspec.client.verify import Case, Finding, VerifyReport
 
 # What a running server is asked up to: it does not say what its engines were built for.
 MAX_DRAFT_TOKENS = 8
-# More than any engine is built for, and few enough to be listed.
-MOST_DRAFT_TOKENS = 1024
-# The names of trtspec.client.verify, which is not imported for --help.
-AUTO = -1
-PART_NAMES = ("reference", "fingerprint", "tokens", "greedy", "log-probs", "options", "sampling")
-DTYPE_NAMES = ("float32", "float16", "bfloat16", "fp8", "fp8-float32")
 
 
 def _draft_lengths(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
@@ -78,7 +73,7 @@ def _draft_lengths(ctx: click.Context, param: click.Parameter, value: str | None
     "--part",
     "parts",
     multiple=True,
-    type=click.Choice(PART_NAMES),
+    type=click.Choice(PARTS),
     help="Look at this part only; may be given several times. All otherwise.",
 )
 @click.option(
@@ -92,7 +87,7 @@ def _draft_lengths(ctx: click.Context, param: click.Parameter, value: str | None
 )
 @click.option(
     "--dtype",
-    type=click.Choice(DTYPE_NAMES),
+    type=click.Choice(DTYPES),
     help="What the engine computes in, which decides what is a tie; otherwise as the pair says, or the "
     "reference's checkpoint.",
 )
@@ -140,7 +135,6 @@ def command(
         from trtspec.client import Client
         from trtspec.client.verify import (
             DEFAULT_PROMPTS,
-            PARTS,
             HuggingFaceReference,
             Settings,
             Verification,
