@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import random
 
 from bench_doubles import Script, Scripted, TargetDouble, arms, run_virtually
@@ -9,6 +11,7 @@ from bench_doubles import Script, Scripted, TargetDouble, arms, run_virtually
 from trtspec.client import ServerTimes, Speculation
 from trtspec.client.bench.plan import Plan, Prompts
 from trtspec.client.bench.result import BenchResult, Bound, Load, Settings
+from trtspec.client.bench.rows import Row
 from trtspec.client.bench.run import bench_async
 
 PROMPTS = tuple(f"prompt {n}" for n in range(12))
@@ -57,4 +60,19 @@ def result_of(
     plan = Plan(arms(*lengths), loads, Prompts.of("test", prompts), settings)
     return run_virtually(
         bench_async([TargetDouble(script or noisy(0))], plan, about={"hardware": "a script"})
+    )
+
+
+def read_csv(text: str) -> tuple[Row, ...]:
+    """Return the rows of a file that `bench --csv` wrote."""
+    read = csv.DictReader(io.StringIO(text))
+    return tuple(
+        Row(
+            row["load"],
+            row["arm"],
+            row["metric"],
+            float(row["value"]),
+            *(float(row[end]) if row[end] else None for end in ("low", "high")),
+        )
+        for row in read
     )

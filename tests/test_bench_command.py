@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench_results import noisy, result_of
+from bench_results import noisy, read_csv, result_of
 from scripted_server import Asked, Fault, ScriptedServer, Step
 
 from trtspec.cli import main
 from trtspec.client.bench.result import read_result
-from trtspec.client.bench.rows import from_csv, rows
+from trtspec.client.bench.rows import rows
 from trtspec.engines.pair import EnginePair
 
 MAX_DRAFT_TOKENS = 8
@@ -87,7 +87,7 @@ def test_a_running_server_is_measured_and_written_down(
     assert drafted.orchestration_share.value == pytest.approx(0.75)
     assert drafted.goodput_per_s is not None
     assert result.about["server"] == "Triton 2.51.0"
-    assert from_csv(table.read_text()) == rows(result)
+    assert read_csv(table.read_text()) == rows(result)
     shown = capsys.readouterr().out
     for words in ("γ=0", "1 at a time", "200/s", "first token, ms", "r: accepted / proposed", "3 prompts"):
         assert words in shown, words

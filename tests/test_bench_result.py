@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_results import result_of
+from bench_results import read_csv, result_of
 
 from trtspec.client import InvalidArgument, ServerTimes, Speculation
 from trtspec.client.bench.result import Arrival, BenchResult, Trial, read_result, schema
-from trtspec.client.bench.rows import Row, from_csv, rows, to_csv
+from trtspec.client.bench.rows import Row, rows, to_csv
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_a_result_reads_back_as_what_was_written(result: BenchResult, tmp_path: 
 
 def test_the_numbers_read_back_from_csv_as_what_was_written(result: BenchResult) -> None:
     written = rows(result)
-    assert from_csv(to_csv(result)) == written
+    assert read_csv(to_csv(result)) == written
     assert {row.metric for row in written} >= {"tokens_per_s", "ttft_s p50", "itl_s p99", "e2e_s ratio", "α"}
     assert Row("1 at a time", "γ=0", "requests", 24) in written
 

@@ -1,6 +1,6 @@
 """The other models of NVIDIA's recipe, as data: what stands around the engines there.
 
-From `triton_backend/all_models/inflight_batcher_llm/{preprocessing,postprocessing,tensorrt_llm_bls}`
+From `triton_backend/all_models/inflight_batcher_llm/{preprocessing,postprocessing}`
 of TensorRT-LLM 1.2. Only the tensors of text are held: those for images need another model.
 """
 
@@ -11,7 +11,6 @@ from trtspec.triton_repo.leaf_parameters import Parameter
 
 PREPROCESSING = "preprocessing"
 POSTPROCESSING = "postprocessing"
-ENSEMBLE = "ensemble"
 
 PREPROCESSING_INPUTS = (
     Tensor("QUERY", "STRING", optional=False),
@@ -55,11 +54,4 @@ PREPROCESSING_PARAMETERS = (
 POSTPROCESSING_PARAMETERS = (
     Parameter("tokenizer_dir", "path", required=True),
     Parameter("skip_special_tokens"),
-)
-# The loop's names for the models it calls; pre- and postprocessing are fixed names there.
-BLS_PARAMETERS = (
-    Parameter("accumulate_tokens"),
-    Parameter("tensorrt_llm_model_name"),
-    Parameter("tensorrt_llm_draft_model_name"),
-    Parameter("multimodal_encoders_name"),
 )

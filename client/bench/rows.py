@@ -10,20 +10,20 @@ from dataclasses import astuple, dataclass, fields
 from trtspec.client.bench.result import BenchResult, Distribution, Estimate, Summary
 
 PERCENTILES = ("p50", "p90", "p95", "p99")
-# In the order they are shown, with their titles; a distribution has a row for each percentile.
-METRICS = {
-    "tokens_per_s": "tokens/s in total",
-    "tokens_per_s_per_request": "tokens/s of a request",
-    "ttft_s": "time to first token",
-    "itl_chunk_s": "between responses",
-    "tokens_per_response": "tokens a response",
-    "itl_s": "per token after the first",
-    "e2e_s": "end to end",
-    "goodput_per_s": "good requests/s",
-    "server_s": "in the server",
-    "outside_share": "outside the server",
-    "orchestration_share": "between engine calls",
-}
+# In the order they are shown; a distribution has a row for each percentile.
+METRICS = (
+    "tokens_per_s",
+    "tokens_per_s_per_request",
+    "ttft_s",
+    "itl_chunk_s",
+    "tokens_per_response",
+    "itl_s",
+    "e2e_s",
+    "goodput_per_s",
+    "server_s",
+    "outside_share",
+    "orchestration_share",
+)
 ACCEPTANCE = {"rate": "r", "alpha": "α", "tokens_per_target_call": "E"}
 
 
@@ -57,14 +57,6 @@ def to_csv(result: BenchResult) -> str:
     return text.getvalue()
 
 
-def from_csv(text: str) -> tuple[Row, ...]:
-    """Return the rows of `to_csv`."""
-    return tuple(
-        Row(row["load"], row["arm"], row["metric"], float(row["value"]), *_interval(row))
-        for row in csv.DictReader(io.StringIO(text))
-    )
-
-
 def _numbers(summary: Summary) -> Iterator[tuple[str, tuple[float, ...]]]:
     for name in ("requests", "failed", "tokens"):
         yield name, (getattr(summary, name),)
@@ -91,8 +83,3 @@ def _numbers(summary: Summary) -> Iterator[tuple[str, tuple[float, ...]]]:
 
 def _of(estimate: Estimate) -> tuple[float, float, float]:
     return estimate.value, estimate.low, estimate.high
-
-
-def _interval(row: dict[str, str]) -> tuple[float | None, float | None]:
-    low, high = (float(row[name]) if row[name] else None for name in ("low", "high"))
-    return low, high
