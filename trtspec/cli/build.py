@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,13 +19,13 @@ from trtspec.build.runtimes.pytorch.options import PytorchOptions
 from trtspec.build.runtimes.tensorrt.options import Compile, TensorrtOptions
 from trtspec.choices import ENGINE_DTYPES, RUNTIMES
 from trtspec.cli.cache import cache_option
+from trtspec.cli.parts.build_tables import print_preview, print_quality
 from trtspec.cli.parts.fields import Number, changed, flags_of, take
 from trtspec.cli.parts.report import reporting
 from trtspec.recipe.option import recipe_option, yields
 
 if TYPE_CHECKING:
-    from trtspec.build.preview import Preview
-    from trtspec.engines.manifest import Manifest
+    from trtspec.build.options import BuildOptions
     from trtspec.engines.pair import EnginePair
 
 
@@ -157,27 +154,14 @@ def command(
       trtspec build models/target models/draft --output work/torch --runtime pytorch --tensorrt-llm 1.2.1
       trtspec build --recipe recipe.toml --tp 2
     """
-    if yields("target_quantization", "quantization"):
-        target_quantization = None
-    if yields("draft_quantization", "quantization"):
-        draft_quantization = None
-    if yields("quantization", "target_quantization", "draft_quantization"):
-        target_quantization = target_quantization or quantization
-        draft_quantization, quantization = draft_quantization or quantization, None
     if yields("container", "script"):
         container = False
     if yields("image", "script"):
         image = None
     if yields("script", "container", "image"):
         script = None
-    if yields("cache", "no_cache"):
-        cache = None
-    if yields("no_cache", "cache"):
-        no_cache = False
-    if quantization and (target_quantization or draft_quantization):
-        raise click.UsageError("--quantization is for both models; give it, or one for each")
-    if cache and no_cache:
-        raise click.UsageError("--cache names a store, --no-cache wants none; give one of them")
+    quantizations = _quantizations(quantization, target_quantization, draft_quantization)
+    store = _store(cache, no_cache)
     tensorrt, pytorch = take(TensorrtOptions, options), take(PytorchOptions, options)
     if options["runtime"] != "pytorch" and (given := changed(PytorchOptions, pytorch)):
         raise click.UsageError(f"for --runtime pytorch only: {', '.join(given)}")
@@ -187,32 +171,44 @@ def command(
         options["runtime"], container, image, script, dry_run, changed(TensorrtOptions, tensorrt)
     )
     from trtspec.build.options import BuildOptions
-    from trtspec.build.pair import build
-    from trtspec.build.preview import preview
     from trtspec.build.quantize.pair_quantizer import PairQuantization
 
     wanted = BuildOptions(
         **options,
         quantization=PairQuantization(
-            target=target_quantization or quantization or "none",
-            draft=draft_quantization or quantization or "none",
-            calibrate=calibrate,
-            evaluate=evaluate,
-            max_kl=max_kl,
-            device=device,
+            *quantizations, calibrate=calibrate, evaluate=evaluate, max_kl=max_kl, device=device
         ),
         tensorrt=TensorrtOptions(**tensorrt, compile=compile, image=image),
         pytorch=PytorchOptions(**pytorch),
     )
-    with reporting(quiet=as_json) as report:
-        if dry_run:
-            found = preview(target, draft, output, wanted, report=report)
-        else:
-            store = "none" if no_cache else cache
-            pair = build(target, draft, output, wanted, cache=store, report=report)
     if dry_run:
-        _print_preview(found, as_json=as_json)
-        return
+        _preview(target, draft, output, wanted, as_json=as_json)
+    else:
+        _build(target, draft, output, wanted, store=store, script=script, as_json=as_json)
+
+
+def _preview(target: Path, draft: Path | None, output: Path, wanted: BuildOptions, *, as_json: bool) -> None:
+    from trtspec.build.preview import preview
+
+    with reporting(quiet=as_json) as report:
+        found = preview(target, draft, output, wanted, report=report)
+    print_preview(found, as_json=as_json)
+
+
+def _build(
+    target: Path,
+    draft: Path | None,
+    output: Path,
+    wanted: BuildOptions,
+    *,
+    store: Path | Literal["none"] | None,
+    script: Path | None,
+    as_json: bool,
+) -> None:
+    from trtspec.build.pair import build
+
+    with reporting(quiet=as_json) as report:
+        pair = build(target, draft, output, wanted, cache=store, report=report)
     if script:
         _write_script(pair, script)
     if as_json:
@@ -221,6 +217,34 @@ def command(
     print_quality(pair.manifest)
     done = "built" if pair.manifest.compiled else f"converted, to be compiled with {script},"
     click.echo(f"{pair.path}: {done} for --runtime {pair.manifest.runtime}")
+
+
+def _quantizations(
+    both: Quantization | None, target: Quantization | None, draft: Quantization | None
+) -> tuple[Quantization, Quantization]:
+    """Return the target's and the draft's.
+
+    One for both on the command line goes before a recipe's for each; one for each before its one for both.
+    """
+    if yields("target_quantization", "quantization"):
+        target = None
+    if yields("draft_quantization", "quantization"):
+        draft = None
+    is_default = yields("quantization", "target_quantization", "draft_quantization")
+    if both and (target or draft) and not is_default:
+        raise click.UsageError("--quantization is for both models; give it, or one for each")
+    return target or both or "none", draft or both or "none"
+
+
+def _store(cache: Path | None, no_cache: bool) -> Path | Literal["none"] | None:
+    """Return the store to use; None is the usual one."""
+    if yields("cache", "no_cache"):
+        cache = None
+    if yields("no_cache", "cache"):
+        no_cache = False
+    if cache and no_cache:
+        raise click.UsageError("--cache names a store, --no-cache wants none; give one of them")
+    return "none" if no_cache else cache
 
 
 def _compile(
@@ -260,56 +284,3 @@ def _write_script(pair: EnginePair, script: Path) -> None:
     script.write_text(compile_script(pair, script.name), "utf-8")
     script.chmod(0o755)
     click.echo(f"{script}: compiles it on a GPU host; then `trtspec adopt`", err=True)
-
-
-def _print_preview(found: Preview, *, as_json: bool) -> None:
-    if as_json:
-        memory = found.memory and found.memory.model_dump(mode="json")
-        click.echo(json.dumps({**asdict(replace(found, memory=None)), "memory": memory}))
-        return
-    from rich.filesize import decimal
-
-    for note in found.notes:
-        click.echo(f"note: {note}")
-    for engine in found.engines:
-        size = decimal(engine.checkpoint_bytes)
-        kind = f"{engine.dtype}, {engine.quantization or 'not quantised'}"
-        click.echo(
-            f"{engine.role}: {engine.architecture}, {kind}, tp {engine.tp} x pp {engine.pp}, "
-            f"{size} to convert"
-        )
-    if found.memory:
-        longest = found.memory.concurrency[-1]
-        click.echo(
-            f"memory: fits {found.memory.gpu}, {longest.served} sequences of {longest.length} tokens at once"
-        )
-    for engine in found.engines:
-        click.echo(shlex.join(engine.command).replace(" --", " \\\n  --"))
-
-
-def print_quality(manifest: Manifest) -> None:
-    """Print what quantisation cost, where it was measured."""
-    from rich.table import Table
-
-    from trtspec.cli.parts.console import console
-
-    table = Table("", "top-1 equal", "KL, nats", "perplexity", "weights, relative error")
-    for name, engine in (("target", manifest.target), ("draft", manifest.draft)):
-        if engine is None or engine.quantization is None or (quality := engine.quantization.quality) is None:
-            continue
-        errors = quality.weight_errors.values()
-        table.add_row(
-            name,
-            f"{quality.top1_agreement:.1%}",
-            f"{quality.kl_divergence:.4f}",
-            f"{quality.perplexity_before:.4g} → {quality.perplexity_after:.4g}",
-            f"{sum(errors) / len(errors):.2%}, at most {max(errors):.2%}",
-        )
-    screen = console()
-    if table.row_count:
-        screen.print(table)
-    if found := manifest.acceptance:
-        screen.print(
-            f"acceptance of draft tokens: {found.sampled_before:.3f} → {found.sampled_after:.3f} at "
-            f"temperature 1, {found.greedy_before:.3f} → {found.greedy_after:.3f} greedy"
-        )

@@ -54,7 +54,7 @@ def command(ctx: click.Context, /, work: Path | None, max_tokens: int, as_json: 
     from importlib.resources import files
 
     from trtspec.build.pair import build
-    from trtspec.cli.verify import print_report
+    from trtspec.cli.parts.verify_tables import print_report
     from trtspec.client import Client
     from trtspec.client.verify import DEFAULT_PROMPTS, HuggingFaceReference, Settings, verify
     from trtspec.triton_repo.repository import write_repository

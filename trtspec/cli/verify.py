@@ -16,14 +16,21 @@ from trtspec.choices import AUTO, DTYPES, MOST_DRAFT_TOKENS, PARTS, Dtype, Part
 from trtspec.cli import EXIT_MISMATCH, EXIT_SIGNAL, Terminated
 from trtspec.cli.parts.report import silent, to_stderr
 from trtspec.cli.parts.report_files import STDOUT, check_files, file_option, write_reports
-from trtspec.cli.parts.verify_subject import subject_of
+from trtspec.cli.parts.verify_subject import Subject, subject_of
+from trtspec.cli.parts.verify_tables import print_report
 from trtspec.errors import ClientError, TrtspecError
 from trtspec.known_pair import dtype_of, sources_of
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from trtspec.client.verify import Case, Finding, VerifyReport
+    from trtspec.client.verify import (
+        Case,
+        Finding,
+        HuggingFaceReference,
+        Settings,
+        Verification,
+        VerifyReport,
+    )
+    from trtspec.engines.manifest import Manifest
 
 # What a running server is asked up to: it does not say what its engines were built for.
 MAX_DRAFT_TOKENS = 8
@@ -98,10 +105,7 @@ def _draft_lengths(ctx: click.Context, param: click.Parameter, value: str | None
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @file_option("junit", "JUnit XML")
 @file_option("html", "a page that needs nothing else")
-@click.pass_context
 def command(
-    ctx: click.Context,
-    /,
     pair_or_url: str,
     reference: Path | None,
     manifest: Path | None,
@@ -129,46 +133,89 @@ def command(
       trtspec verify localhost:8001 --reference checkpoints/target --num-draft-tokens 0,4 --html report.html
     """
     check_files({"--json": STDOUT if as_json else None, "--junit": junit_file, "--html": html_file})
-    verification = None
-    failure: TrtspecError | Terminated | None = None
+    run = _Run()
     with suppress(KeyboardInterrupt):
-        from trtspec.client import Client
-        from trtspec.client.verify import (
-            DEFAULT_PROMPTS,
-            HuggingFaceReference,
-            Settings,
-            Verification,
-            read_texts,
-        )
-
         subject = subject_of(pair_or_url, manifest)
-        known = subject.manifest
-        if reference:
-            trusted = HuggingFaceReference(reference, built_from=sources_of(known))
-        elif subject.checkpoint:
-            trusted = HuggingFaceReference(*subject.checkpoint)
-        else:
-            found = "is no folder; for a running server"
-            if subject.repository:
-                found = "has no checkpoint of its own;"
-            raise click.UsageError(f"{pair_or_url!r} {found} pass --reference HF_DIR")
-        limit = known.target.settings.max_draft_len if known else MAX_DRAFT_TOKENS
-        if known and num_draft_tokens and max(num_draft_tokens) > limit:
-            raise click.UsageError(f"--num-draft-tokens goes to {max(num_draft_tokens)}, the pair to {limit}")
-        settings = Settings(
-            prompts=read_texts(prompts) if prompts else DEFAULT_PROMPTS,
-            num_draft_tokens=num_draft_tokens or (*range(limit + 1), AUTO),
-            skip_refused_lengths=num_draft_tokens is None,
-            dtype=dtype or (dtype_of(known) if known else trusted.dtype),
+        trusted = _trusted(subject, reference)
+        settings = _settings(
+            subject.manifest,
+            trusted.dtype,
+            prompts=prompts,
+            num_draft_tokens=num_draft_tokens,
+            dtype=dtype,
             parts=parts or PARTS,
-            fingerprint=known.fingerprint if known else None,
             **numbers,
         )
+        say = silent if as_json else to_stderr
+        if not (dtype or subject.manifest):
+            say(f"judged as {trusted.dtype}, the checkpoint's; --manifest or --dtype says what is served")
+        run.verify(subject, trusted, settings, say)
+    report = run.report()
+    if STDOUT not in (junit_file, html_file):
+        _show(report, as_json)
+    _write(report, junit_file, html_file)
+    run.end(report, pair_or_url)
+
+
+def _trusted(subject: Subject, reference: Path | None) -> HuggingFaceReference:
+    """Return what the answers are compared with: the folder that was named, or the subject's own."""
+    from trtspec.client.verify import HuggingFaceReference
+
+    if reference:
+        return HuggingFaceReference(reference, built_from=sources_of(subject.manifest))
+    if subject.checkpoint:
+        return HuggingFaceReference(*subject.checkpoint)
+    found = "has no checkpoint of its own;" if subject.repository else "is no folder; for a running server"
+    raise click.UsageError(f"{subject.what!r} {found} pass --reference HF_DIR")
+
+
+def _settings(
+    known: Manifest | None,
+    checkpoint_dtype: Dtype,
+    *,
+    prompts: Path | None,
+    num_draft_tokens: tuple[int, ...] | None,
+    dtype: Dtype | None,
+    parts: tuple[Part, ...],
+    **numbers: int,
+) -> Settings:
+    """Return what is asked and how it is judged, from the options and what is known of the pair."""
+    from trtspec.client.verify import DEFAULT_PROMPTS, Settings, read_texts
+
+    limit = known.target.settings.max_draft_len if known else MAX_DRAFT_TOKENS
+    if known and num_draft_tokens and max(num_draft_tokens) > limit:
+        raise click.UsageError(f"--num-draft-tokens goes to {max(num_draft_tokens)}, the pair to {limit}")
+    return Settings(
+        prompts=read_texts(prompts) if prompts else DEFAULT_PROMPTS,
+        num_draft_tokens=num_draft_tokens or (*range(limit + 1), AUTO),
+        skip_refused_lengths=num_draft_tokens is None,
+        dtype=dtype or (dtype_of(known) if known else checkpoint_dtype),
+        parts=parts,
+        fingerprint=known.fingerprint if known else None,
+        **numbers,
+    )
+
+
+class _Run:
+    """A verification that may be stopped: what it has found by then is reported all the same."""
+
+    def __init__(self) -> None:
+        self._verification: Verification | None = None
+        self._failure: TrtspecError | Terminated | None = None
+
+    def verify(
+        self,
+        subject: Subject,
+        trusted: HuggingFaceReference,
+        settings: Settings,
+        say: Callable[[str], None],
+    ) -> None:
+        """Compare; an error is kept for the end."""
+        from trtspec.client import Client
+        from trtspec.client.verify import Verification
+
         with subject.address() as url, Client(url) as client:
-            say = silent if as_json else to_stderr
-            if not (dtype or known):
-                say(f"judged as {trusted.dtype}, the checkpoint's; --manifest or --dtype says what is served")
-            verification = Verification(
+            self._verification = Verification(
                 client,
                 trusted,
                 settings,
@@ -176,26 +223,30 @@ def command(
                 on_part=lambda part: say(f"{part}: …"),
             )
             try:
-                verification.run()
+                self._verification.run()
             except (TrtspecError, Terminated) as error:
-                failure = error
-    report = verification.report if verification else None
-    if failure is not None and not (report and report.findings):
-        raise failure
-    if report is None or not (report.complete or report.findings):
-        click.echo("trtspec verify: stopped before anything was compared", err=True)
-        ctx.exit(EXIT_SIGNAL + signal.SIGINT)
-    if STDOUT not in (junit_file, html_file):
-        _show(report, as_json)
-    _write(report, junit_file, html_file)
-    if failure is not None:
-        raise failure
-    if not report.complete:
-        ctx.exit(EXIT_SIGNAL + signal.SIGINT)
-    if not report.compared:
-        raise ClientError(f"{pair_or_url}: nothing was compared; see what was skipped, ask for other parts")
-    if not report.ok:
-        ctx.exit(EXIT_MISMATCH)
+                self._failure = error
+
+    def report(self) -> VerifyReport:
+        """Return what was found; where that is nothing, raise what ended it."""
+        report = self._verification.report if self._verification else None
+        if self._failure is not None and not (report and report.findings):
+            raise self._failure
+        if report is None or not (report.complete or report.findings):
+            click.echo("trtspec verify: stopped before anything was compared", err=True)
+            raise click.exceptions.Exit(EXIT_SIGNAL + signal.SIGINT)
+        return report
+
+    def end(self, report: VerifyReport, what: str) -> None:
+        """Raise what the exit code is, where it is not 0."""
+        if self._failure is not None:
+            raise self._failure
+        if not report.complete:
+            raise click.exceptions.Exit(EXIT_SIGNAL + signal.SIGINT)
+        if not report.compared:
+            raise ClientError(f"{what}: nothing was compared; see what was skipped, ask for other parts")
+        if not report.ok:
+            raise click.exceptions.Exit(EXIT_MISMATCH)
 
 
 class _Progress:
@@ -231,84 +282,3 @@ def _write(report: VerifyReport, junit: Path | None, html: Path | None) -> None:
     faults = write_reports([(junit, partial(to_junit, report)), (html, partial(to_html, report))])
     if faults:
         raise ClientError("; ".join(faults))
-
-
-def print_report(report: VerifyReport) -> None:
-    """Print tables of the greedy answers and of the other parts, defects, what was skipped, the verdict."""
-    from trtspec.cli.parts.console import console
-
-    screen = console()
-    if report.cases:
-        screen.print(_greedy_table(report))
-    if report.others:
-        screen.print(_parts_table(report))
-    for finding in report.findings:
-        if finding.verdict in ("defect", "note"):
-            screen.print(f"{finding.part}: {finding.name}: {finding.detail}")
-    for line in report.skipped:
-        screen.print(line)
-    screen.print(_verdict(report))
-
-
-def _verdict(report: VerifyReport) -> str:
-    defects = sum(finding.verdict == "defect" for finding in report.findings)
-    looked = len(report.findings)
-    if report.complete and not report.compared:
-        return f"nothing was compared; reference: {report.reference}"
-    said = f"{defects} of {looked} findings are defects" if defects else f"no defect in {looked} findings"
-    stopped = "" if report.complete else "stopped before the end; "
-    return f"{stopped}{said}; judged as {report.judged_as}; reference: {report.reference}"
-
-
-def _greedy_table(report: VerifyReport) -> Table:
-    from rich.table import Table
-
-    columns = ("draft tokens", "answers", "tokens", "right", "ties", "tokens a target call", "acceptance")
-    table = Table(*columns)
-    for num_draft_tokens in dict.fromkeys(case.num_draft_tokens for case in report.cases):
-        cases = [case for case in report.cases if case.num_draft_tokens == num_draft_tokens]
-        table.add_row(*_row(num_draft_tokens, cases))
-    return table
-
-
-def _parts_table(report: VerifyReport) -> Table:
-    from rich.table import Table
-
-    table = Table("part", "findings", "ok", "skipped", "defects", "")
-    for part in dict.fromkeys(finding.part for finding in report.others):
-        found = [finding for finding in report.others if finding.part == part]
-        counts = [sum(f.verdict == verdict for f in found) for verdict in ("ok", "skipped", "defect")]
-        table.add_row(part, str(len(found)), *map(str, counts), _remark(found))
-    return table
-
-
-def _remark(found: list[Finding]) -> str:
-    """What a part can see at best: the smallest deviation of a distribution, the largest error."""
-    names = {
-        "detectable_tv": "finds a total variation of {:.3f}",
-        "largest_error": "largest error {:.2g}",
-        "mean_kl": "largest mean KL {:.2g}",
-    }
-    remarks = []
-    for key, words in names.items():
-        values = [finding.numbers[key] for finding in found if key in finding.numbers]
-        if values:
-            remarks.append(words.format(min(values) if key == "detectable_tv" else max(values)))
-    return ", ".join(remarks)
-
-
-def _row(num_draft_tokens: int, cases: list[Case]) -> tuple[str, ...]:
-    known = [case.speculation for case in cases if case.speculation]
-    rounds, proposed, accepted = (
-        sum(getattr(speculation, count) for speculation in known)
-        for count in ("rounds", "proposed", "accepted")
-    )
-    return (
-        "auto" if num_draft_tokens == AUTO else str(num_draft_tokens),
-        str(len(cases)),
-        str(sum(len(case.token_ids) for case in cases)),
-        str(sum(case.ok for case in cases)),
-        str(sum(case.ties for case in cases)),
-        f"{1 + accepted / rounds:.2f}" if rounds else "",
-        f"{accepted / proposed:.0%}" if proposed else "",
-    )
