@@ -14,8 +14,6 @@ from trtspec.build.json_file import read_object
 from trtspec.build.tensor_file import TensorInfo, read_header
 from trtspec.errors import CheckpointError
 
-__all__ = ["Checkpoint", "TensorInfo", "open_checkpoint", "shown_count"]
-
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 

@@ -13,8 +13,6 @@ from trtspec.build.json_file import read_object
 from trtspec.engines.memory.decoder import Counted, Decoder, decoder_of
 from trtspec.errors import PlanError
 
-__all__ = ["decoder_of_checkpoint", "read_decoder"]
-
 FP8 = {"F8_E4M3", "F8_E5M2"}
 
 

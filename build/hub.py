@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from trtspec.build.checkpoint import Checkpoint, TensorInfo, open_checkpoint
+from trtspec.build.checkpoint import Checkpoint, open_checkpoint
 from trtspec.build.json_file import read_object
+from trtspec.build.tensor_file import TensorInfo
 from trtspec.errors import CheckpointError
-
-__all__ = ["Hub", "HuggingFaceHub", "open_source"]
 
 HUB_ID = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./-]+))?")
 MOVING = {"main", "master"}  # branches: what they hold tomorrow is unknown

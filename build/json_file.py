@@ -8,8 +8,6 @@ from typing import Any
 
 from trtspec.errors import CheckpointError
 
-__all__ = ["read_object", "write_json"]
-
 
 def read_object(file: Path, *, required: bool = True) -> dict[str, Any]:
     """Return the object in a JSON file; {} where the file is absent and not required.

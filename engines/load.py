@@ -13,8 +13,6 @@ from trtspec.errors import EngineError
 if TYPE_CHECKING:
     from trtspec.engines.cpu.engine import Engine
 
-__all__ = ["load_engine"]
-
 
 def load_engine(folder: Path) -> Engine:
     """Return an engine of the cpu runtime; EngineError, which names the folder, where it cannot be run."""

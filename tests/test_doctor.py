@@ -17,7 +17,8 @@ from trtspec.build.check.doctor import PairReport, check
 from trtspec.build.check.findings import Finding
 from trtspec.build.check.model_shape import shape_of
 from trtspec.build.check.ratios import ratios_of
-from trtspec.build.checkpoint import Checkpoint, TensorInfo, open_checkpoint
+from trtspec.build.checkpoint import Checkpoint, open_checkpoint
+from trtspec.build.tensor_file import TensorInfo
 
 LLAMA_70B = {
     "architectures": ["LlamaForCausalLM"],

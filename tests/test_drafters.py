@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from trtspec.build.check.drafters import KINDS, identify
-from trtspec.build.checkpoint import Checkpoint, TensorInfo
+from trtspec.build.checkpoint import Checkpoint
+from trtspec.build.tensor_file import TensorInfo
 
 H = 64  # hidden size of all of them
 

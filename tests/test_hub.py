@@ -11,8 +11,9 @@ import pytest
 from huggingface_hub import errors
 
 from trtspec.build.check.doctor import check
-from trtspec.build.checkpoint import TensorInfo, open_checkpoint
+from trtspec.build.checkpoint import open_checkpoint
 from trtspec.build.hub import HuggingFaceHub, open_source
+from trtspec.build.tensor_file import TensorInfo
 from trtspec.errors import CheckpointError
 
 

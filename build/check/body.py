@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trtspec.build.checkpoint import EMBEDDINGS, Checkpoint, TensorInfo
-
-__all__ = ["Body", "is_embedding", "is_head", "layer_of"]
+from trtspec.build.checkpoint import EMBEDDINGS, Checkpoint
+from trtspec.build.tensor_file import TensorInfo
 
 LAYER = re.compile(r"^(?:(?:base_)?model\.|transformer\.|gpt_neox\.|model\.decoder\.)?(?:layers|h)\.(\d+)\.")
 HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output)\.weight$")

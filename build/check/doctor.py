@@ -32,8 +32,6 @@ from trtspec.build.check.vocabularies import (
 from trtspec.build.checkpoint import Checkpoint
 from trtspec.errors import CheckpointError
 
-__all__ = ["Model", "PairReport", "TargetReport", "check", "check_target"]
-
 WORST_FIRST = ("error", "warning", "note")
 
 

@@ -15,8 +15,6 @@ from typing import Any
 from trtspec.build.check.body import MODULES, Body
 from trtspec.build.checkpoint import Checkpoint
 
-__all__ = ["LANGUAGE_MODELS", "Identity", "architecture_of", "identify"]
-
 # The kinds that can stand alone.
 LANGUAGE_MODELS = frozenset({"causal-lm", "parallel-lm"})
 

@@ -8,8 +8,6 @@ from typing import Literal
 
 from trtspec.errors import PairError
 
-__all__ = ["Finding", "Severity", "id_ranges", "require_no_errors", "some"]
-
 # error: the pair must not be built. warning: it works after a repair or at a loss. note: good to know.
 Severity = Literal["error", "warning", "note"]
 

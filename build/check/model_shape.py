@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtspec.build.check.body import is_embedding, is_head
-from trtspec.build.checkpoint import Checkpoint, TensorInfo
-from trtspec.build.tensor_file import main_dtype
+from trtspec.build.checkpoint import Checkpoint
+from trtspec.build.tensor_file import TensorInfo, main_dtype
 from trtspec.engines.memory.decoder import positive
 from trtspec.engines.memory.ranks import splits_heads
-
-__all__ = ["ModelShape", "shape_of"]
 
 FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 POSITIONS = re.compile(r"(?:^|\.)(?:wpe|embed_positions)\.weight$")

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from trtspec.build.check.findings import Finding
 from trtspec.build.check.model_shape import ModelShape
 
-__all__ = ["Ratios", "ratio_findings", "ratios_of"]
-
 USUAL_SHARE = 1 / 5  # the usual advice: a draft of 1/10 to 1/5 of the target, or smaller
 CONTEXT_TOKENS = 1024
 

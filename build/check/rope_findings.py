@@ -11,8 +11,6 @@ from typing import Any
 
 from trtspec.build.check.findings import Finding
 
-__all__ = ["rope_findings"]
-
 # What each type needs beside rope_theta (transformers 5.24, modeling_rope_utils.py; 4.57 fails without, too).
 NEEDED: dict[str, tuple[str, ...]] = {
     "default": (),

@@ -15,8 +15,6 @@ from trtspec.build.convert.families import families
 from trtspec.build.quantize.ready_made import read_fp8
 from trtspec.errors import CheckpointError
 
-__all__ = ["model_findings", "pair_findings"]
-
 FIRST_QUERY = re.compile(r"(?:^|\.)layers\.0\.self_attn\.q_proj\.weight$")
 # Quantisations that TensorRT-LLM's PyTorch runtime loads as they are.
 UNIFIED = {"modelopt", "fp8", "compressed-tensors"}

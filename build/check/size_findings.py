@@ -14,8 +14,6 @@ from trtspec.build.check.rope_findings import rope_findings
 from trtspec.build.checkpoint import Checkpoint
 from trtspec.build.convert.families import families
 
-__all__ = ["size_findings"]
-
 COUNTED = (
     "hidden_size",
     "intermediate_size",

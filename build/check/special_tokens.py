@@ -9,8 +9,6 @@ from trtspec.build.check.findings import Finding
 from trtspec.build.check.tokenizers import Tokenizer, content_of
 from trtspec.build.checkpoint import Checkpoint
 
-__all__ = ["EndOfText", "bos_findings", "chat_findings", "end_of_text", "eos_findings"]
-
 
 @dataclass(frozen=True)
 class EndOfText:

@@ -12,8 +12,6 @@ from typing import Any
 from trtspec.build.json_file import read_object
 from trtspec.errors import CheckpointError
 
-__all__ = ["AddedToken", "Tokenizer", "open_tokenizer"]
-
 # Names by which makers mark ids that they keep for later: <|reserved_special_token_7|>, <unused3>,
 # [control_8], <SPECIAL_20>, <｜place▁holder▁no▁1｜>, >>UNUSED_12<<, <|extra_0|>, <dummy00001>.
 RESERVED = re.compile(

@@ -15,8 +15,6 @@ from typing import Any
 from trtspec.build.check.findings import Finding, Severity, id_ranges, some
 from trtspec.build.check.tokenizers import Tokenizer
 
-__all__ = ["Difference", "compare_splitting", "compare_vocabularies", "vocabulary_findings"]
-
 
 @dataclass(frozen=True)
 class Difference:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtspec.build.checkpoint import Checkpoint, TensorInfo
+from trtspec.build.checkpoint import Checkpoint
 from trtspec.build.convert.e4m3 import E4M3, Encode
 from trtspec.build.convert.fp8 import Fp8Scales, scale_tensor
 from trtspec.build.convert.linears import module_of
 from trtspec.build.convert.plan import Piece, PlannedTensor
+from trtspec.build.tensor_file import TensorInfo
 
 
 def hf_fp8_tensors(tensor: TensorInfo, fp8: Fp8Scales) -> Iterator[PlannedTensor]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from trtspec.build.checkpoint import Checkpoint, TensorInfo, shown_count
+from trtspec.build.checkpoint import Checkpoint, shown_count
 from trtspec.build.convert.e4m3 import E4M3
 from trtspec.build.convert.elements import FLOAT_NAMES, Array, is_float
 from trtspec.build.convert.formats import FLOATS
@@ -28,7 +28,7 @@ from trtspec.build.convert.trtllm_fp8 import (
     recoding,
     scale_tensors,
 )
-from trtspec.build.tensor_file import main_dtype, same_content
+from trtspec.build.tensor_file import TensorInfo, main_dtype, same_content
 from trtspec.errors import BuildError, CheckpointError
 
 HEAD = "lm_head.weight"

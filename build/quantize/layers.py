@@ -19,10 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trtspec.build.checkpoint import Checkpoint, TensorInfo
+from trtspec.build.checkpoint import Checkpoint
 from trtspec.build.convert.families import family_of
 from trtspec.build.convert.fp8 import Fp8Scales
 from trtspec.build.convert.linears import model_prefix
+from trtspec.build.tensor_file import TensorInfo
 from trtspec.engines.cpu.fp8 import dequantise, fake_quantise
 from trtspec.engines.cpu.transformers_model import cache_argument
 from trtspec.errors import BuildError, CheckpointError

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trtspec.build.checkpoint import Checkpoint, TensorInfo, shown_count
+from trtspec.build.checkpoint import Checkpoint, shown_count
 from trtspec.build.convert.e4m3 import E4M3
 from trtspec.build.convert.elements import is_float, raw_view, to_float32
 from trtspec.build.convert.fp8 import PER_CHANNEL, PER_TENSOR, Fp8Scales, LinearScales
 from trtspec.build.convert.linears import module_of
 from trtspec.build.json_file import read_object
+from trtspec.build.tensor_file import TensorInfo
 from trtspec.errors import CheckpointError
 
 QUANT_CONFIG = "hf_quant_config.json"

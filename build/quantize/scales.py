@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from trtspec.build.checkpoint import Checkpoint, TensorInfo, shown_count
+from trtspec.build.checkpoint import Checkpoint, shown_count
 from trtspec.build.convert.e4m3 import LARGEST
 from trtspec.build.convert.elements import FLOAT_NAMES, is_float, raw_view, to_float32
 from trtspec.build.convert.fp8 import Fp8Scales, LinearScales
 from trtspec.build.convert.linears import LayerLinears
-from trtspec.build.tensor_file import main_dtype
+from trtspec.build.tensor_file import TensorInfo, main_dtype
 from trtspec.errors import BuildError, CheckpointError
 
 # Stays in a core's cache between reading and looking.
