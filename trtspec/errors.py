@@ -7,7 +7,7 @@ TrtspecError
 ├── BuildError         a conversion or compilation that could not be done
 ├── EngineError        an engine pair on disk that is missing, broken or made for another host
 ├── PlanError          two models that cannot be placed on GPUs as asked
-├── OutputError        a folder that cannot be written as asked
+├── OutputError        a folder or a file that cannot be written as asked
 ├── RepositoryError    a Triton model repository that cannot be written or served
 ├── ServerError        a Triton server that did not start, died, or did not stop
 └── ClientError        see trtspec.client: what a caller of a running server can meet
@@ -45,7 +45,7 @@ class PlanError(TrtspecError):
 
 
 class OutputError(TrtspecError):
-    """A folder that cannot be written as asked."""
+    """A folder or a file that cannot be written as asked."""
 
 
 class RepositoryError(TrtspecError):
