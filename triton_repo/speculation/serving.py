@@ -25,11 +25,10 @@ class TritonPythonModel:
         settings = settings_of(args)
         self._limits = Limits.of(settings)
         self._runtime = RUNTIMES[settings["engine_runtime"]]
-        # Engines that do not answer keep the threads that asked them: of each engine those of all requests
-        # in flight, then `most_stuck` less one. There are always some left.
+        # Engines that do not answer keep the threads that asked them: of each engine fewer than twice as many
+        # as requests may be in flight, since it is asked no more when it has left so many without an answer.
         most_inflight = int(settings["max_inflight_requests"])
-        most_stuck = max(1, most_inflight // 4)
-        self._threads = ThreadPoolExecutor(2 * (most_inflight + most_stuck))
+        self._threads = ThreadPoolExecutor(4 * most_inflight)
         self._gate = DraftGate()
         self._draft_lengths = DraftLengths(self._limits.max_draft_len)
         self._engines = Engines(
@@ -46,7 +45,7 @@ class TritonPythonModel:
                 "draft": float(settings["draft_timeout_s"]),
             },
             max_rows=int(settings["max_rows_per_call"]) if self._runtime.stacks_calls else 1,
-            most_stuck=most_stuck,
+            most_stuck=most_inflight,
         )
         self._intake = Intake(
             args,
