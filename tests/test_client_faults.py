@@ -170,8 +170,8 @@ def test_a_line_that_goes_silent_ends_at_the_deadline(way: str) -> None:
     for timeout_s in SOON_S:
         with (
             through_proxy(way, endless) as (_, client, proxy),
-            client.stream("x", timeout_s=timeout_s) as stream,
             pytest.raises(DeadlineExceeded),
+            client.stream("x", timeout_s=timeout_s) as stream,
         ):
             read(stream, proxy)
         if begun.is_set():
