@@ -12,10 +12,10 @@ from typing import cast
 
 from pydantic import BaseModel
 
-from trtspec.build.check.doctor import PairReport, TargetReport, check, check_target
 from trtspec.build.check.drafters import identify
 from trtspec.build.check.findings import require_no_errors
 from trtspec.build.check.model_shape import shape_of
+from trtspec.build.check.pair_report import PairReport, TargetReport, check, check_target
 from trtspec.build.checkpoint import Checkpoint, open_checkpoint
 from trtspec.build.memory import plan_build
 from trtspec.build.options import DEFAULT_MAX_SEQ_LEN, BuildOptions

@@ -7,8 +7,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
+from trtspec.choices import Dtype
 from trtspec.choices import EngineDtype as EngineDtype
 from trtspec.choices import Runtime as Runtime
+from trtspec.dtype_noise import served_dtype
 from trtspec.engines.memory.result import MemoryPlan
 
 MANIFEST = "trtspec.json"
@@ -162,6 +164,16 @@ class Manifest(Strict):
     fingerprint: FingerprintManifest | None = None
     memory: MemoryPlan | None = Field(default=None, description="what both engines take of which GPUs")
     host_needs: HostNeeds | None = None
+
+    @property
+    def served_dtype(self) -> Dtype:
+        """What the target computes in."""
+        return served_dtype(self.target.settings.dtype, quantized=self.target.quantization is not None)
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The SHA-256 of each file that the target was built from, by its name."""
+        return self.target.source.files if self.target.source else {}
 
 
 def schema() -> str:

@@ -87,6 +87,11 @@ def read_manifest(file: Path) -> Manifest:
         raise EngineError(f"{file}: {_reason(error)}; build the pair again") from error
 
 
+def manifest_at(path: Path) -> Manifest:
+    """Return the manifest in a file, or in the folder of a pair or a repository; EngineError for none."""
+    return read_manifest(path / MANIFEST if path.is_dir() else path)
+
+
 def check_contents(pair: EnginePair) -> None:
     """Raise EngineError where a file of the pair is not the one that was built. Reads all of them."""
     changed = [file for file, digest in pair.files().items() if sha256(pair.path / file) != digest]

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trtspec.build.check.doctor import PairReport, check
 from trtspec.build.check.findings import Finding
 from trtspec.build.check.model_shape import shape_of
+from trtspec.build.check.pair_report import PairReport, check
 from trtspec.build.check.ratios import ratios_of
 from trtspec.build.checkpoint import Checkpoint, open_checkpoint
 from trtspec.build.tensor_file import TensorInfo
@@ -299,7 +299,7 @@ def test_a_head_in_place_of_a_model_is_the_only_finding(model, side):
     assert "tensor fc.weight [64, 128] joins 2 hidden states" in finding.message
     assert "trtllm-build --speculative_decoding_mode eagle" in finding.repair
     assert not report.ok
-    json.dumps(report.as_json())
+    json.dumps(report.as_dict())
 
 
 def test_a_tokenizer_that_yields_ids_beyond_the_targets_rows_refuses_the_pair(model):
@@ -710,7 +710,7 @@ def test_no_value_in_config_json_makes_the_doctor_stumble(small_pair, changes):
     target, draft = small_pair()
     damaged = replace(draft, config={**draft.config, **changes}, generation_config=changes)
     for pair in ((target, damaged), (damaged, target)):
-        json.dumps(check(*pair).as_json())
+        json.dumps(check(*pair).as_dict())
 
 
 @pytest.fixture
@@ -722,6 +722,6 @@ def small_pair(model: Maker) -> Callable[[], tuple[Checkpoint, Checkpoint]]:
 def test_the_demo_pair_can_be_built_and_its_report_is_json(demo_pair):
     report = check(*(open_checkpoint(demo_pair / side) for side in ("target", "draft")))
     assert report.ok
-    assert json.loads(json.dumps(report.as_json()))["ok"] is True
+    assert json.loads(json.dumps(report.as_dict()))["ok"] is True
     assert report.eos_token_ids == (2,)
     assert report.target.strings == report.target.vocab_rows == 4096

@@ -10,7 +10,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors
 
-from trtspec.build.check.doctor import check
+from trtspec.build.check.pair_report import check
 from trtspec.build.checkpoint import open_checkpoint
 from trtspec.build.hub import HuggingFaceHub, open_source
 from trtspec.build.tensor_file import TensorInfo

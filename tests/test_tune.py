@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from trtspec.build.tune.agreement import Agreement, pooled, replay
 from trtspec.build.tune.huggingface_model import HuggingFaceModel
 from trtspec.build.tune.intervals import Estimate, proportion, ratio
-from trtspec.build.tune.measurement import Measured, TuneOptions, measure, measure_pair
+from trtspec.build.tune.measurement import Measured, TuneOptions, measure, measure_costs
 from trtspec.build.tune.models import EngineModel, write_engine
 from trtspec.build.tune.pass_time import PassTime, pass_time, unrest
 from trtspec.build.tune.prediction import Point, advise, predict
@@ -255,7 +255,7 @@ def test_where_speculation_pays_at_some_loads_only_a_table_says_at_which() -> No
     best = found.advice.loads[0].recommended
     assert found.advice.table == ((1, best), (16, 0))
     assert found.advice.num_draft_tokens == f"1:{best},16:0"
-    assert found.advice.as_json()["num_draft_tokens"] == f"1:{best},16:0"
+    assert found.advice.as_dict()["num_draft_tokens"] == f"1:{best},16:0"
     assert "not at 16 in flight" in found.advice.reason
 
 
@@ -434,7 +434,7 @@ def test_what_transformers_cannot_load_is_said_with_the_folder(tmp_path: Path) -
 
 def test_a_pair_is_measured_from_its_checkpoints(demo_pair: Path) -> None:
     options = TuneOptions(max_draft_tokens=2, concurrency=(1,), max_tokens=8)
-    found = measure_pair(demo_pair / "target", demo_pair / "draft", {"code": PROMPTS}, options, report=quiet)
+    found = measure_costs(demo_pair / "target", demo_pair / "draft", {"code": PROMPTS}, options, report=quiet)
     (agreement,) = found.agreements
     assert agreement.dataset == "code"
     assert len(agreement.matches) == 3
@@ -452,7 +452,7 @@ def test_a_draft_that_computes_nan_is_refused_rather_than_found_to_agree_with_no
     save_file(weights, draft / "model.safetensors")
     options = TuneOptions(max_draft_tokens=2, concurrency=(1,), max_tokens=6)
     with pytest.raises(CheckpointError, match=r"draft: its logits are NaN or Inf; the checkpoint is damaged"):
-        measure_pair(demo_pair / "target", draft, {"code": PROMPTS}, options, report=quiet)
+        measure_costs(demo_pair / "target", draft, {"code": PROMPTS}, options, report=quiet)
 
 
 def test_a_pair_that_does_not_fit_is_refused_by_the_check(demo_pair: Path, tmp_path: Path) -> None:
@@ -467,7 +467,7 @@ def test_a_pair_that_does_not_fit_is_refused_by_the_check(demo_pair: Path, tmp_p
     words[first], words[second] = words[second], words[first]
     file.write_text(json.dumps(content))
     with pytest.raises(PairError, match="trtspec check"):
-        measure_pair(demo_pair / "target", tmp_path / "draft", {"code": PROMPTS}, TuneOptions())
+        measure_costs(demo_pair / "target", tmp_path / "draft", {"code": PROMPTS}, TuneOptions())
 
 
 @pytest.mark.parametrize(
@@ -482,7 +482,7 @@ def test_prompts_that_cannot_be_tried_are_refused(
     demo_pair: Path, prompts: Sequence[str], options: TuneOptions, message: str
 ) -> None:
     with pytest.raises(BuildError, match=message):
-        measure_pair(demo_pair / "target", demo_pair / "draft", {"code": prompts}, options, report=quiet)
+        measure_costs(demo_pair / "target", demo_pair / "draft", {"code": prompts}, options, report=quiet)
 
 
 def test_the_published_predictions_of_t5_are_reproduced() -> None:

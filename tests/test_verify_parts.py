@@ -156,13 +156,11 @@ def test_a_coarser_dtype_has_a_larger_bound() -> None:
 def test_a_pair_is_judged_by_what_its_target_computes_in(
     built_pair: EnginePair, quantized: bool, computes: str, judged: Dtype
 ) -> None:
-    from trtspec.known_pair import dtype_of
-
     target = built_pair.manifest.target
     settings = target.settings.model_copy(update={"dtype": computes})
     changed = target.model_copy(update={"settings": settings, "quantization": quantized or None})
     manifest = built_pair.manifest.model_copy(update={"target": changed})
-    assert dtype_of(manifest) == judged
+    assert manifest.served_dtype == judged
 
 
 def test_masked_logits_say_nothing_about_the_noise() -> None:

@@ -63,14 +63,16 @@ def trtspec_verify() -> Iterator[TrtspecVerify]:
         ) -> VerifyReport:
             from trtspec.client import Client
             from trtspec.client import verify as library
-            from trtspec.known_pair import dtype_of, manifest_at, sources_of
+            from trtspec.engines.pair import manifest_at
 
             known = manifest_at(Path(manifest)) if manifest else None
             trusted = library.HuggingFaceReference(
-                Path(reference), Path(tokenizer) if tokenizer else None, built_from=sources_of(known)
+                Path(reference),
+                Path(tokenizer) if tokenizer else None,
+                built_from=known.sources if known else {},
             )
             client = open_clients.enter_context(Client(url))
-            from_manifest = {"dtype": dtype_of(known), "fingerprint": known.fingerprint} if known else {}
+            from_manifest = {"dtype": known.served_dtype, "fingerprint": known.fingerprint} if known else {}
             chosen = library.Settings(**{"dtype": trusted.dtype, **from_manifest, **settings})
             report = library.verify(client, trusted, chosen)
             defects = [finding for finding in report.findings if finding.verdict == "defect"]

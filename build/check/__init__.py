@@ -1,1 +1,1 @@
-"""The pair doctor: whether two checkpoints can speculate together, from files alone."""
+"""The check of a pair: whether two checkpoints can speculate together, from files alone."""

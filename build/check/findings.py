@@ -1,4 +1,4 @@
-"""What the pair doctor says: one finding per fact, with a stable id, a severity and a repair."""
+"""What the check of a pair says: one finding per fact, with a stable id, a severity and a repair."""
 
 from __future__ import annotations
 

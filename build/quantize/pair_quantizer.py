@@ -163,7 +163,7 @@ def quantization_manifest(fp8: Fp8Scales, calibration: Calibration | None) -> Qu
     )
 
 
-def measure_pair(
+def measure_quality(
     target: Role,
     draft: Role,
     quantised: Sequence[QuantizedRole],

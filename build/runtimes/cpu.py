@@ -14,7 +14,7 @@ from trtspec import dtype_noise
 from trtspec.build.check.drafters import LANGUAGE_MODELS
 from trtspec.build.json_file import write_json
 from trtspec.build.options import BuildOptions
-from trtspec.build.quantize.pair_quantizer import QuantizedRole, Role, measure_pair, write_role
+from trtspec.build.quantize.pair_quantizer import QuantizedRole, Role, measure_quality, write_role
 from trtspec.build.runtimes.job import Built, Job, describe_engine, mended
 from trtspec.build.stages import RESUME, Done, Stage
 from trtspec.dtype_noise import served_dtype
@@ -185,7 +185,7 @@ def _measure(job: Job, folder: Path, done: Done) -> Measured:
     ]
     target, draft = (_role(job, role, done.folder(role)) for role in ROLES)
     with _named_as_given(job, done):
-        quantizations, acceptance = measure_pair(
+        quantizations, acceptance = measure_quality(
             target,
             draft,
             quantised,

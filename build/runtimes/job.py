@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from trtspec.build.check.doctor import PairReport, TargetReport
+from trtspec.build.check.pair_report import PairReport, TargetReport
 from trtspec.build.checkpoint import Checkpoint
 from trtspec.build.json_file import write_json
 from trtspec.build.options import BuildOptions

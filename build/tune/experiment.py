@@ -51,10 +51,10 @@ class Experiment:
     acceptance: Estimate  # α over all positions
     drift: float  # how much longer γ = 0 took with the later points than with the first
 
-    def as_json(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return it in JSON's types."""
         return {
-            "advice": self.advice.as_json(),
+            "advice": self.advice.as_dict(),
             "points": [asdict(point) for point in self.points],
             "measured": [
                 {

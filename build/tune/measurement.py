@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from trtspec.build.check.doctor import check
 from trtspec.build.check.findings import require_no_errors
+from trtspec.build.check.pair_report import check
 from trtspec.build.checkpoint import Checkpoint, open_checkpoint
 from trtspec.build.tune.agreement import Agreement
 from trtspec.build.tune.models import EngineModel, TunedModel, write_engine
@@ -65,7 +65,7 @@ class Measured:
     unrest: float = 0.0
 
 
-def measure_pair(
+def measure_costs(
     target: Path,
     draft: Path,
     datasets: Mapping[str, Sequence[str]],

@@ -58,7 +58,7 @@ class Advice:
         """Whether speculation pays at any load."""
         return any(load.recommended for load in self.loads)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return it in JSON's types, the verdict first."""
         return {
             "speculate": self.speculate,
@@ -213,7 +213,7 @@ def _range(found: Estimate) -> str:
 def prediction_as_json(measured: Measured, found: Prediction) -> dict[str, Any]:
     """Return all that was measured and follows, in JSON's types."""
     return {
-        "advice": found.advice.as_json(),
+        "advice": found.advice.as_dict(),
         "points": [asdict(point) for point in found.points],
         "acceptance": asdict(found.acceptance),
         "datasets": {

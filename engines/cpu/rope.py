@@ -1,7 +1,7 @@
 """Rotary position embedding: the rotation of each position and frequency, as one complex table.
 
-A pair of coordinates (a, b) at position t is turned by the angle t · f. Written as a + ib that is
-one complex product, which is how the model applies this table.
+A pair of coordinates (a, b) at position t is turned by the angle t · f. Written as a + ib that is a
+product with e^(i t f); the kernels take its real and its imaginary part, the cosines and the sines.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Trace:
     accepted: int
     off_reason: str
 
-    def as_json(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the trace in JSON's types."""
         return asdict(self)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from trtspec.build.check.doctor import Model, PairReport
+    from trtspec.build.check.pair_report import Model, PairReport
 
 COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
@@ -36,12 +36,12 @@ def command(target: str, draft: str, as_json: bool) -> None:
 
     Exit codes: 0 the pair can be built, 3 it cannot.
     """
-    from trtspec.build.check.doctor import check
+    from trtspec.build.check.pair_report import check
     from trtspec.build.hub import open_source
 
     report = check(open_source(target), open_source(draft))
     if as_json:
-        click.echo(json.dumps(report.as_json(), ensure_ascii=False))
+        click.echo(json.dumps(report.as_dict(), ensure_ascii=False))
     else:
         _show(report)
     if not report.ok:

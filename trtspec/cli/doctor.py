@@ -48,7 +48,7 @@ def command(runtime: str | None, as_json: bool) -> None:
 
     report = examine()
     if as_json:
-        click.echo(json.dumps(report.as_json(), ensure_ascii=False))
+        click.echo(json.dumps(report.as_dict(), ensure_ascii=False))
     else:
         _show(report)
     if runtime and not report.can_serve(runtime):

@@ -79,7 +79,7 @@ def command(
     if faults := write_reports([(html_file, partial(page, found))]):
         raise OutputError("; ".join(faults))
     if as_json:
-        click.echo(json.dumps(found.as_json(), ensure_ascii=False))
+        click.echo(json.dumps(found.as_dict(), ensure_ascii=False))
     if as_json or html_file == STDOUT:
         return
     screen = console()

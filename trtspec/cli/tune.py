@@ -180,14 +180,14 @@ def _predict(
     write: Path | None,
     **unused: Any,
 ) -> None:
-    from trtspec.build.tune.measurement import TuneOptions, measure_pair
+    from trtspec.build.tune.measurement import TuneOptions, measure_costs
     from trtspec.build.tune.prediction import predict, prediction_as_json
     from trtspec.build.tune.tables import prediction_tables
 
     _check_recipe(write)
     options = TuneOptions(max_draft_tokens, concurrency, max_tokens, device)
     say = silent if as_json else to_stderr
-    measured = measure_pair(target, draft, _datasets(prompts), options, report=say)
+    measured = measure_costs(target, draft, _datasets(prompts), options, report=say)
     found = predict(measured, max_draft_tokens, round_overhead_s=round_overhead_ms / 1000)
     show(as_json, prediction_as_json(measured, found), prediction_tables(measured, found))
     if write:
@@ -230,7 +230,7 @@ def _measure(
             points=points,
             report=say,
         )
-    show(as_json, found.as_json(), experiment_tables(found))
+    show(as_json, found.as_dict(), experiment_tables(found))
     if write:
         _write(write, found.advice, f"Measured by `trtspec tune` of {pair_or_url}.")
 

@@ -19,7 +19,6 @@ from trtspec.cli.parts.report_files import STDOUT, check_files, file_option, wri
 from trtspec.cli.parts.verify_subject import Subject, subject_of
 from trtspec.cli.parts.verify_tables import print_report
 from trtspec.errors import ClientError, TrtspecError
-from trtspec.known_pair import dtype_of, sources_of
 
 if TYPE_CHECKING:
     from trtspec.client.verify import (
@@ -162,7 +161,9 @@ def _trusted(subject: Subject, reference: Path | None) -> HuggingFaceReference:
     from trtspec.client.verify import HuggingFaceReference
 
     if reference:
-        return HuggingFaceReference(reference, built_from=sources_of(subject.manifest))
+        return HuggingFaceReference(
+            reference, built_from=subject.manifest.sources if subject.manifest else {}
+        )
     if subject.checkpoint:
         return HuggingFaceReference(*subject.checkpoint)
     found = "has no checkpoint of its own;" if subject.repository else "is no folder; for a running server"
@@ -189,7 +190,7 @@ def _settings(
         prompts=read_texts(prompts) if prompts else DEFAULT_PROMPTS,
         num_draft_tokens=num_draft_tokens or (*range(limit + 1), AUTO),
         skip_refused_lengths=num_draft_tokens is None,
-        dtype=dtype or (dtype_of(known) if known else checkpoint_dtype),
+        dtype=dtype or (known.served_dtype if known else checkpoint_dtype),
         parts=parts,
         fingerprint=known.fingerprint if known else None,
         **numbers,

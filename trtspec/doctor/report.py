@@ -21,7 +21,7 @@ class DoctorReport:
         """Whether a runtime can run on this machine, in a container at least."""
         return any(found.serve.possible for found in self.runtimes if found.runtime == runtime)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return plain values: `machine`, a list of lines, and `runtimes`, by name."""
         return {
             "machine": [asdict(line) for line in self.lines],

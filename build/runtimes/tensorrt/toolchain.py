@@ -21,7 +21,7 @@ from trtspec.build.runtimes.tensorrt.process import run_logged
 from trtspec.engines.versions import ENGINE_RELEASE, container_of, is_engine_release, newest_container
 from trtspec.errors import BuildError
 
-ENGINES = ("docker", "podman")
+CONTAINER_TOOLS = ("docker", "podman")
 
 # Asks for versions without importing what takes seconds and a GPU.
 PROBE = """
@@ -83,13 +83,13 @@ def find_toolchain(options: TensorrtOptions) -> Toolchain:
     """
     if options.compile == "container":
         image = options.image or newest_container().image
-        engine = next((path for name in ENGINES if (path := shutil.which(name))), None)
-        if engine is None:
+        tool = next((path for name in CONTAINER_TOOLS if (path := shutil.which(name))), None)
+        if tool is None:
             raise BuildError(
-                f"--container: neither {' nor '.join(ENGINES)} is on PATH; install one, or write a script "
-                "for a machine that has it with --script FILE"
+                f"--container: neither {' nor '.join(CONTAINER_TOOLS)} is on PATH; install one, or write a "
+                "script for a machine that has it with --script FILE"
             )
-        return Container(Path(engine), image)
+        return Container(Path(tool), image)
     program = shutil.which(PROGRAM)
     if program is None:
         raise BuildError(
@@ -140,12 +140,12 @@ class Installed:
 class Container:
     """An image with TensorRT-LLM, run by docker or podman; it sees the two folders and no network."""
 
-    engine: Path
+    tool: Path
     image: str
 
     def versions(self) -> Versions:
         """Ask the Python in the image, which is fetched where it is not there."""
-        command = [str(self.engine), "run", "--rm", "--network", "none", self.image, "python3", "-c", PROBE]
+        command = [str(self.tool), "run", "--rm", "--network", "none", self.image, "python3", "-c", PROBE]
         found = _checked(_ask(command, PULL_TIMEOUT_S), self.image)
         known = container_of(self.image)
         return found.model_copy(
@@ -161,13 +161,13 @@ class Container:
 
         Memory and stack limits, and the shared memory of the host, are what NVIDIA's images ask for.
         """
-        podman = self.engine.name == "podman"
+        podman = self.tool.name == "podman"
         gpus = ("--device", "nvidia.com/gpu=all") if podman else ("--gpus", "all")
         user = ("--userns", "keep-id") if podman else ("--user", f"{os.getuid()}:{os.getgid()}")
         limits = ("--ipc", "host", "--ulimit", "memlock=-1", "--ulimit", "stack=67108864")
         seen = () if run.gpus is None else ("--env", "CUDA_VISIBLE_DEVICES=" + ",".join(run.gpus))
         return (
-            *(str(self.engine), "run", "--rm", "--init", "--name", name),
+            *(str(self.tool), "run", "--rm", "--init", "--name", name),
             *("--network", "none", *gpus, *user, *limits),
             *("--env", "HOME=/tmp", *seen, "--workdir", "/tmp"),
             *("--mount", _mount(run.checkpoint, "/checkpoint", read_only=True)),
@@ -186,7 +186,7 @@ class Container:
             environment=os.environ,
             go_on=run.go_on,
             # Ending the client does not always end what it has started.
-            afterwards=(str(self.engine), "rm", "--force", name),
+            afterwards=(str(self.tool), "rm", "--force", name),
         )
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import click
 
 from trtspec.cli.parts.pair_or_url import served
-from trtspec.known_pair import manifest_at
 
 if TYPE_CHECKING:
     from trtspec.engines.manifest import Manifest
@@ -55,7 +54,7 @@ def subject_of(pair_or_url: str, manifest: Path | None) -> Subject:
         click.UsageError: `manifest` is given for what has its own.
     """
     from trtspec.engines.manifest import MANIFEST
-    from trtspec.engines.pair import open_pair, read_manifest
+    from trtspec.engines.pair import manifest_at, open_pair, read_manifest
     from trtspec.triton_repo.repository_files import is_repository
 
     folder = Path(pair_or_url)

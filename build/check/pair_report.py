@@ -1,4 +1,4 @@
-"""The pair doctor: whether two checkpoints can speculate together, what to fix, and what it will cost.
+"""The check of a pair: whether two checkpoints can speculate together, what to fix, and what it will cost.
 
 Reads JSON files and weight headers only.
 """
@@ -68,7 +68,7 @@ class PairReport:
         """Whether the pair may be built: no finding is an error."""
         return all(finding.severity != "error" for finding in self.findings)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the report in JSON's types, the verdict first."""
         return {"ok": self.ok, **asdict(self)}
 
