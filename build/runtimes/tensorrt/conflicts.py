@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import NoneType
 from typing import Literal, get_args, get_origin, get_type_hints
@@ -51,58 +51,12 @@ class Model:
 
 def option_faults(options: BuildOptions) -> list[str]:
     """Return what is wrong with the options, whatever the models are."""
-    asked = options.tensorrt
-    drafted = options.max_batch_size * (options.max_draft_len + 1)
-    tokens = asked.max_num_tokens
-    numbers = ("draft_tp", "draft_pp", "max_num_tokens", "opt_num_tokens", "workers")
-    too_small = [name for name in numbers if (value := getattr(asked, name)) is not None and value < 1]
-    quantised = (options.quantization.target, options.quantization.draft)
-    measured = options.quantization.max_kl is not None or options.quantization.evaluate is not None
-    faults: Faults = (
-        (bool(too_small), f"{', '.join(too_small)}: expected at least 1"),
-        (
-            options.dtype == "float32",
-            "--dtype float32 has no paged context attention, which draft-target needs: give bfloat16 or "
-            "float16",
-        ),
-        (
-            tokens is not None and tokens < drafted,
-            f"--max-num-tokens {tokens} is less than a round of all sequences takes, {options.max_batch_size}"
-            f" × ({options.max_draft_len} + 1) = {drafted}",
-        ),
-        (
-            drafted > MOST_TOKENS,
-            f"--max-batch-size {options.max_batch_size} with {options.max_draft_len} draft tokens makes "
-            f"rounds of {drafted} tokens, an engine counts to {MOST_TOKENS}",
-        ),
-        (
-            options.quantization.calibrate is not None and "fp8" not in quantised,
-            "--calibrate is for --quantization fp8, which is not asked for",
-        ),
-        (
-            asked.multiple_profiles and asked.opt_num_tokens is not None,
-            "--multiple-profiles looks for the best numbers of tokens itself: leave --opt-num-tokens out",
-        ),
-        (asked.user_buffer and not asked.reduce_fusion, "--user-buffer needs --reduce-fusion"),
-        (asked.gemm_swiglu and not asked.fused_mlp, "--gemm-swiglu needs --fused-mlp"),
-        (
-            asked.low_latency_gemm and asked.gemm_plugin not in (None, "disable"),
-            f"--low-latency-gemm and --gemm-plugin {asked.gemm_plugin} are for the same products: give one",
-        ),
-        (
-            measured,
-            "--max-kl and --evaluate measure on the cpu runtime: build the pair with --runtime cpu for that",
-        ),
-        (
-            asked.kv_cache is not None and "fp8" not in quantised,
-            "--kv-cache fp8 needs --quantization fp8; a checkpoint that is FP8 already keeps its cache",
-        ),
-        (
-            asked.image is not None and asked.compile != "container",
-            f"image {asked.image} is given, and no container is asked for",
-        ),
-    )
-    return [*_choice_faults(asked), *(message for wrong, message in faults if wrong)]
+    return [
+        *_choice_faults(options.tensorrt),
+        *_number_faults(options),
+        *_quantization_faults(options),
+        *_kernel_faults(options.tensorrt),
+    ]
 
 
 def model_faults(options: BuildOptions, models: Sequence[Model]) -> list[str]:
@@ -193,6 +147,57 @@ def _choice_faults(asked: TensorrtOptions) -> list[str]:
         if allowed and value not in allowed and not (value is None and NoneType in kinds):
             faults.append(f"{name} is {value!r}, expected one of {', '.join(map(str, allowed))}")
     return faults
+
+
+def _number_faults(options: BuildOptions) -> Iterator[str]:
+    """Yield the numbers that are too small, or too large for an engine."""
+    asked = options.tensorrt
+    numbers = ("draft_tp", "draft_pp", "max_num_tokens", "opt_num_tokens", "workers")
+    too_small = [name for name in numbers if (value := getattr(asked, name)) is not None and value < 1]
+    if too_small:
+        yield f"{', '.join(too_small)}: expected at least 1"
+    drafted = options.max_batch_size * (options.max_draft_len + 1)
+    if asked.max_num_tokens is not None and asked.max_num_tokens < drafted:
+        yield (
+            f"--max-num-tokens {asked.max_num_tokens} is less than a round of all sequences takes, "
+            f"{options.max_batch_size} × ({options.max_draft_len} + 1) = {drafted}"
+        )
+    if drafted > MOST_TOKENS:
+        yield (
+            f"--max-batch-size {options.max_batch_size} with {options.max_draft_len} draft tokens makes "
+            f"rounds of {drafted} tokens, an engine counts to {MOST_TOKENS}"
+        )
+
+
+def _quantization_faults(options: BuildOptions) -> Iterator[str]:
+    """Yield what no weights or caches can be stored as, and what is asked of FP8 without it."""
+    asked = options.quantization
+    fp8 = "fp8" in (asked.target, asked.draft)
+    if options.dtype == "float32":
+        yield (
+            "--dtype float32 has no paged context attention, which draft-target needs: give bfloat16 or "
+            "float16"
+        )
+    if asked.calibrate is not None and not fp8:
+        yield "--calibrate is for --quantization fp8, which is not asked for"
+    if asked.max_kl is not None or asked.evaluate is not None:
+        yield "--max-kl and --evaluate measure on the cpu runtime: build the pair with --runtime cpu for that"
+    if options.tensorrt.kv_cache is not None and not fp8:
+        yield "--kv-cache fp8 needs --quantization fp8; a checkpoint that is FP8 already keeps its cache"
+
+
+def _kernel_faults(asked: TensorrtOptions) -> Iterator[str]:
+    """Yield which choices of how to compile exclude, or want, each other."""
+    if asked.multiple_profiles and asked.opt_num_tokens is not None:
+        yield "--multiple-profiles looks for the best numbers of tokens itself: leave --opt-num-tokens out"
+    if asked.user_buffer and not asked.reduce_fusion:
+        yield "--user-buffer needs --reduce-fusion"
+    if asked.gemm_swiglu and not asked.fused_mlp:
+        yield "--gemm-swiglu needs --fused-mlp"
+    if asked.low_latency_gemm and asked.gemm_plugin not in (None, "disable"):
+        yield f"--low-latency-gemm and --gemm-plugin {asked.gemm_plugin} are for the same products: give one"
+    if asked.image is not None and asked.compile != "container":
+        yield f"image {asked.image} is given, and no container is asked for"
 
 
 def _no_cache(models: Sequence[Model]) -> str:
