@@ -161,7 +161,7 @@ class Client:
         """
         deadline, name = self._calls.begin_question(timeout_s), self._calls.models[0]
         try:
-            name = (self._find_model(deadline)).model
+            name = self._find_model(deadline).model
         except CallFailed as error:
             health = self._transport.health(name, deadline.left_s())
             return with_canary(health, error) if canary else health
