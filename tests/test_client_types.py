@@ -65,8 +65,9 @@ def test_programs_that_use_the_client_are_checked(tmp_path: Path) -> None:
     # As pip lays the package out.
     package = tmp_path / "trtspec"
     package.mkdir()
-    for name in ("__init__.py", "errors.py", "py.typed"):
-        (package / name).symlink_to(Path(str(trtspec.__file__)).with_name(name))
+    shared = Path(str(trtspec.__file__)).parent
+    for file in (*shared.glob("*.py"), shared / "py.typed"):
+        (package / file.name).symlink_to(file)
     (package / "client").symlink_to(Path(str(trtspec.client.__file__)).parent)
     assert mypy(tmp_path, PROGRAM) == ["Success: no issues found in 1 source file"]
     errors = [line for line in mypy(tmp_path, MISTAKES) if "error:" in line]
