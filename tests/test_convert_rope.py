@@ -139,6 +139,16 @@ def test_tables_are_hugging_faces_at_0_1k_8k_and_the_last_position(
     assert_same_tables(cosine, sine, *trtllm_frequencies(written), positions)
 
 
+def test_the_older_spelling_counts_alone_where_both_are_given(tmp_path: Path) -> None:
+    _, written = converted(
+        tmp_path,
+        "llama31",
+        rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
+        rope_scaling={"type": "linear", "factor": 4.0},
+    )
+    assert (written["rotary_base"], written["rotary_scaling"]["factor"]) == (10000.0, 4.0)
+
+
 def longrope(name: str) -> dict[str, Any]:
     """Return Phi-3's own spelling, under either name of the type."""
     return {

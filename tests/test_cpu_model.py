@@ -106,6 +106,26 @@ def test_the_older_spelling_of_rope_settings_is_the_same_model(rope: dict[str, A
     assert torch.equal(load(folder).forward([segment]), new_spelling)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rope_scaling": LINEAR | {"rope_theta": 2000.0}, "rope_parameters": LLAMA3},
+        {"rope_scaling": {"type": "linear", "factor": 4.0}, "rope_parameters": {"rope_theta": 500.0}},
+        {"rope_parameters": LLAMA3, "original_max_position_embeddings": 16},
+    ],
+)
+def test_rope_settings_that_contradict_each_other_count_as_in_transformers(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = write_random(tmp_path, LlamaConfig(**SIZES))
+    config = json.loads((folder / "config.json").read_text())
+    del config["rope_parameters"]
+    (folder / "config.json").write_text(json.dumps(config | settings))
+    ids = token_ids(LENGTH)
+    logits = load(folder).forward([Segment(0, 0, ids, LENGTH)])
+    assert torch.allclose(logits, reference_logits(reference(folder), ids), atol=TOLERANCE, rtol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_row_has_the_same_bits_alone_among_draft_rows_and_in_a_batch(
     dtype: torch.dtype, llama: Path

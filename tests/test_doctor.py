@@ -546,15 +546,22 @@ def test_the_gpus_that_heads_split_over_follow_the_rule_for_key_value_heads(mode
         ({"rope_theta": 10000.0, "rope_scaling": None}, "theta 10000"),
         ({}, "theta 500000, llama3 × 8"),
         (
-            {"rope_parameters": {"rope_theta": 1e6, "rope_type": "yarn", "factor": 4.0}},
+            {
+                "rope_parameters": {"rope_theta": 1e6, "rope_type": "yarn", "factor": 4.0},
+                "rope_scaling": None,
+            },
             "theta 1e+06, yarn × 4",
         ),
+        ({"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}}, "theta 500000, llama3 × 8"),
         (
             {"rope_theta": 10000.0, "rope_scaling": {"type": "linear", "factor": 2.0}},
             "theta 10000, linear × 2",
         ),
         (
-            {"rope_parameters": {"full_attention": {"rope_theta": 1e6, "rope_type": "default"}}},
+            {
+                "rope_parameters": {"full_attention": {"rope_theta": 1e6, "rope_type": "default"}},
+                "rope_scaling": None,
+            },
             "theta 1e+06",
         ),
         ({"rope_theta": None, "rope_scaling": None}, "none"),

@@ -416,6 +416,17 @@ def test_rope_is_written_as_older_transformers_read_it_too(target: Path, draft: 
     assert json.loads((pair.draft / "config.json").read_text())["rope_theta"] == 10000.0
 
 
+def test_rope_scaling_beside_rope_parameters_stays_as_it_counts(
+    target: Path, draft: Path, tmp_path: Path
+) -> None:
+    both = copied(target, tmp_path / "both")
+    scaling = {"type": "linear", "factor": 2.0}
+    edit_config(both, rope_parameters={"rope_type": "default", "rope_theta": 5e5}, rope_scaling=scaling)
+    pair = built(both, draft, tmp_path / "pair", tensorrt_llm="1.2.1")
+    found = json.loads((pair.target / "config.json").read_text())
+    assert (found.get("rope_theta"), found["rope_scaling"]) == (None, scaling)
+
+
 def test_equal_builds_give_equal_files_that_are_all_in_the_manifest(
     target: Path, draft: Path, tmp_path: Path
 ) -> None:

@@ -90,11 +90,14 @@ def _read(tensor: TensorInfo, config: Mapping[str, Any], tied: bool) -> float:
 
 
 def _rope(config: Mapping[str, Any]) -> str:
-    """Return theta and scaling in words; transformers 5 writes rope_parameters, older ones two keys."""
-    new = config.get("rope_parameters")
-    if isinstance(new, dict) and "rope_theta" not in new:
-        new = new.get("full_attention")  # Gemma-3: one set for each kind of layer
-    rope = next((found for found in (new, config.get("rope_scaling")) if isinstance(found, dict)), {})
+    """Return theta and scaling in words; transformers 5 writes rope_parameters, older ones two keys.
+
+    Where both are given, the older ones count, as in transformers.
+    """
+    rope = config.get("rope_scaling") or config.get("rope_parameters")
+    if isinstance(rope, dict) and isinstance(rope.get("full_attention"), dict):
+        rope = rope["full_attention"]  # Gemma-3: one set for each kind of layer
+    rope = rope if isinstance(rope, dict) else {}
     theta, factor = rope.get("rope_theta", config.get("rope_theta")), rope.get("factor")
     if not isinstance(theta, int | float):
         return "none"

@@ -132,7 +132,7 @@ def _is_number(value: Any) -> bool:
 
 def _rotation(role: str, config: Mapping[str, Any], shape: ModelShape) -> Iterator[Finding]:
     """Yield where rotary embedding, which turns coordinates in pairs, leaves one alone."""
-    rope = config.get("rope_parameters")
+    rope = config.get("rope_scaling") or config.get("rope_parameters")
     settings = {**config, **(rope if isinstance(rope, dict) else {})}
     part = settings.get("partial_rotary_factor", 1.0)
     if shape.head_dim is None or type(part) not in (int, float) or not 0 < part <= 1:

@@ -1,6 +1,7 @@
 """Rotary position embeddings: what Hugging Face says, in the words of a TensorRT-LLM checkpoint.
 
-Read from both spellings: `rope_parameters` (transformers 5) and `rope_theta` + `rope_scaling` (before).
+Read from both spellings: `rope_parameters` (transformers 5) and `rope_theta` + `rope_scaling` (before), which
+count alone where both are given, as in transformers.
 TensorRT-LLM takes `rotary_base` and `rotary_scaling` and builds its own tables (layers/attention.py,
 create_attention_const_params, read near 1.2.1). What its tables cannot say is refused here: ignored
 scaling is exact at position 0 and wrong at 8192.
@@ -34,7 +35,7 @@ class Rope:
 
 def read_rope(settings: Settings, default_base: float = DEFAULT_BASE) -> Rope:
     """Return the tables of a model whose layers all turn alike."""
-    parameters = section(settings, "rope_parameters") or section(settings, "rope_scaling")
+    parameters = section(settings, "rope_scaling") or section(settings, "rope_parameters")
     base = number(parameters, "rope_theta", number(settings, "rope_theta", default_base))
     fraction = number(parameters, "partial_rotary_factor", number(settings, "partial_rotary_factor", 1.0))
     return Rope(base, _scaling(parameters, settings), fraction)

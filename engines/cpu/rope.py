@@ -21,15 +21,15 @@ def rope_parameters(config: dict[str, Any]) -> dict[str, Any]:
     """Return the RoPE settings of a config.json under one set of names.
 
     transformers 5 writes `rope_parameters`; before it there were `rope_theta` and `rope_scaling`,
-    whose type was spelt `type` or `rope_type`.
+    whose type was spelt `type` or `rope_type`. As there, `rope_scaling` counts alone where both are given,
+    and the original positions of the config itself before those of the settings.
     """
-    settings = dict(config.get("rope_scaling") or {}) | dict(config.get("rope_parameters") or {})
+    settings = dict(config.get("rope_scaling") or config.get("rope_parameters") or {})
     settings["rope_type"] = settings.get("rope_type", settings.pop("type", "default"))
     settings.setdefault("rope_theta", config.get("rope_theta", 10000.0))
-    if "original_max_position_embeddings" not in settings:
-        settings["original_max_position_embeddings"] = config.get(
-            "original_max_position_embeddings", config.get("max_position_embeddings")
-        )
+    settings.setdefault("original_max_position_embeddings", config.get("max_position_embeddings"))
+    if config.get("original_max_position_embeddings") is not None:
+        settings["original_max_position_embeddings"] = config["original_max_position_embeddings"]
     return settings
 
 

@@ -121,7 +121,7 @@ def _dequantised(folder: Path) -> tuple[Any, dict[str, Tensor], dict[str, Fp8]]:
 
 
 def _refuse_length_dependent(folder: Path, config: dict[str, Any], max_seq_len: int) -> None:
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
     original = rope.get("original_max_position_embeddings", config.get("original_max_position_embeddings"))
     limit = original or config.get("max_position_embeddings") or 0

@@ -26,7 +26,9 @@ def spelt_for_both(config_json: bytes) -> bytes:
 
 def _older_spelling(config: dict[str, Any]) -> dict[str, Any]:
     parameters = config.get("rope_parameters")
-    if not isinstance(parameters, dict):
+    if not isinstance(parameters, dict) or config.get(
+        "rope_scaling"
+    ):  # which counts alone where both are given
         return {}
     kinds = ("full_attention", "sliding_attention")
     if all(isinstance(parameters.get(kind), dict) for kind in kinds):  # Gemma-3
