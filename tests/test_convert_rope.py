@@ -265,3 +265,8 @@ def test_gemma3_layers_in_another_order_are_refused(tmp_path: Path) -> None:
     kinds = ["full_attention", "sliding_attention", "full_attention", "sliding_attention"]
     with pytest.raises(BuildError, match="layer_types is not"):
         converted(tmp_path, "gemma3", layer_types=kinds)
+
+
+def test_an_integer_that_no_float_holds_is_refused_in_few_words() -> None:
+    with pytest.raises(CheckpointError, match=r"^config\.json: rope_theta is 10{50,59}, expected a number$"):
+        read_rope({"rope_theta": 10**400})

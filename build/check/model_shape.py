@@ -103,6 +103,14 @@ def _rope(config: Mapping[str, Any]) -> str:
         return "none"
     kind = rope.get("rope_type", rope.get("type", "default"))
     scaling = "" if kind == "default" else f", {kind}"
-    return f"theta {theta:g}{scaling}" + (
-        f" × {factor:g}" if scaling and isinstance(factor, int | float) else ""
+    return f"theta {_brief(theta)}{scaling}" + (
+        f" × {_brief(factor)}" if scaling and isinstance(factor, int | float) else ""
     )
+
+
+def _brief(value: float) -> str:
+    """Return a number in a few digits, also an integer that no float holds."""
+    try:
+        return f"{value:g}"
+    except OverflowError:
+        return f"{str(value)[:8]}…"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,6 +13,7 @@ from trtspec.build.check.model_shape import FLOATS, POSITIONS, ModelShape
 from trtspec.build.check.rope_findings import rope_findings
 from trtspec.build.checkpoint import Checkpoint
 from trtspec.build.convert.families import families
+from trtspec.engines.memory.decoder import positive
 
 COUNTED = (
     "hidden_size",
@@ -42,7 +43,7 @@ def size_findings(role: str, checkpoint: Checkpoint, shape: ModelShape) -> Itera
         f"{name} {value!r:.40}"
         for name in COUNTED
         if ((value := config.get(name)) is not None or (name in config and name in NEEDED))
-        and (type(value) is not int or value < 1)
+        and positive(config, name) is None
     ]
     if wrong:
         yield _error("sizes.number", f"the {role}'s config.json says {', '.join(wrong)}; expected 1 or more")
@@ -127,7 +128,8 @@ def _scales(role: str, config: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    """Whether a float can hold a value: JSON's integers have no end, and no number is NaN."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max
 
 
 def _rotation(role: str, config: Mapping[str, Any], shape: ModelShape) -> Iterator[Finding]:

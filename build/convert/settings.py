@@ -5,7 +5,7 @@ Hugging Face wrote the file, so unknown keys are ignored. A `null` counts as abs
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,11 +39,11 @@ def integer(settings: Settings, key: str, default: int | None = None) -> int:
 
 
 def number(settings: Settings, key: str, default: float | None = None) -> float:
-    """Return a finite number as a float."""
+    """Return a finite number as a float; JSON's integers may be beyond any."""
     value = _present(settings, key, default, "a number")
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise _wrong(key, value, "a number")
-    return float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
+        return float(value)
+    raise _wrong(key, value, "a number")
 
 
 def numbers(settings: Settings, key: str) -> list[float]:
@@ -105,4 +105,4 @@ def _present(settings: Settings, key: str, default: object, expected: str) -> ob
 
 
 def _wrong(key: str, value: object, expected: str) -> CheckpointError:
-    return CheckpointError(f"config.json: {key} is {value!r}, expected {expected}")
+    return CheckpointError(f"config.json: {key} is {value!r:.60}, expected {expected}")

@@ -8,6 +8,9 @@ from typing import Any
 
 from trtspec.errors import PlanError
 
+# Of sizes that mean something: no float divides by JSON's longest integers.
+LARGEST = 2**63 - 1
+
 
 @dataclass(frozen=True)
 class Decoder:
@@ -224,9 +227,9 @@ def _is_fp8(config: Mapping[str, Any]) -> bool:
 
 
 def positive(config: Mapping[str, Any], *keys: str) -> int | None:
-    """Return the first of some entries of a config.json that is a positive whole number."""
+    """Return the first of some entries of a config.json that is a positive whole number of 64 bits."""
     found = (config.get(key) for key in keys)
-    return next((value for value in found if type(value) is int and value > 0), None)
+    return next((value for value in found if type(value) is int and 0 < value <= LARGEST), None)
 
 
 def _size(config: Mapping[str, Any], name: str, *keys: str) -> int:
