@@ -302,24 +302,39 @@ def test_a_manifest_beside_what_has_its_own_is_wrong_usage(built_pair: EnginePai
     assert (code, "--manifest is for a running server" in err) == (2, True)
 
 
-def test_serve_warns_of_engines_that_changed_and_goes_on(
-    built_pair: EnginePair, another: Manifest, tmp_path: Path
-) -> None:
-    repository = write_repository(built_pair, tmp_path / "repo")
-    write_manifest(another, repository)
+def served(repository: Path, count: int) -> tuple[list[str], bool, int, str]:
+    """Serve a repository; the first lines of stderr, whether it then still ran, its exit code, the rest."""
     ports = [argument for name in ("http", "grpc", "metrics") for argument in (f"--{name}-port", "0")]
     with subprocess.Popen(
         [sys.executable, "-m", "trtspec", "serve", str(repository), *ports], stderr=subprocess.PIPE, text=True
     ) as running:
         assert running.stderr
-        lines = [running.stderr.readline() for _ in range(4)]
+        lines = [running.stderr.readline() for _ in range(count)]
         alive = running.poll() is None
         running.terminate()
         rest = running.communicate()[1]
+    return lines, alive, running.returncode, rest
+
+
+def test_serve_warns_of_a_draft_that_is_not_there_and_goes_on(built_pair: EnginePair, tmp_path: Path) -> None:
+    repository = write_repository(built_pair, tmp_path / "repo")
+    shutil.rmtree(repository / "tensorrt_llm_draft")
+    lines, alive, code, _ = served(repository, 3)
+    assert lines[1].startswith("ready: ")
+    assert lines[2].startswith(f"warning: {repository}: answers come without a draft: ")
+    assert (alive, code) == (True, 0)
+
+
+def test_serve_warns_of_engines_that_changed_and_goes_on(
+    built_pair: EnginePair, another: Manifest, tmp_path: Path
+) -> None:
+    repository = write_repository(built_pair, tmp_path / "repo")
+    write_manifest(another, repository)
+    lines, alive, code, rest = served(repository, 4)
     assert lines[1].startswith("ready: ")
     assert lines[2].startswith("warning: target, probe 2: position ")
     assert "do not behave as where they were built; run: trtspec verify 127.0.0.1:" in lines[3]
-    assert (alive, running.returncode, rest) == (True, 0, "")
+    assert (alive, code, rest) == (True, 0, "")
 
 
 def test_nothing_is_told_where_nothing_changed_or_is_known(

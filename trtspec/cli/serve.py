@@ -67,7 +67,7 @@ def command(
       trtspec serve work/repo --host 0.0.0.0 --log work/server.log
       trtspec serve work/repo --http-port 0 --grpc-port 0 --metrics-port 0 --json
     """
-    from trtspec.client import CallFailed
+    from trtspec.client import CallFailed, InvalidArgument
     from trtspec.triton_repo.server import ServeOptions, serve
 
     options = ServeOptions(
@@ -84,7 +84,10 @@ def command(
     try:
         with serve(repository, options, on_launch=_say_launched) as server:
             _say_ready(server, as_json)
-            with suppress(CallFailed):  # Server.wait says what has become of it
+            # Where no answer comes, Server.wait says what has become of it.
+            with suppress(CallFailed, InvalidArgument):
+                _say_undrafted(server)
+            with suppress(CallFailed):
                 _say_changed(server)
             server.wait()
     except (Terminated, KeyboardInterrupt) as signalled:
@@ -116,6 +119,18 @@ def _say_ready(server: Server, as_json: bool) -> None:
     else:
         click.echo(
             f"ready: gRPC {server.grpc_url}, {server.http_url}, {server.metrics_url}; Ctrl-C stops", err=True
+        )
+
+
+def _say_undrafted(server: Server) -> None:
+    """Warn where answers come without a draft although one was asked for: nothing else would show it."""
+    from trtspec.client import Client
+
+    with Client(server.grpc_url) as client:
+        speculation = client.generate("Hello", max_tokens=3, num_draft_tokens=1).speculation
+    if speculation and speculation.off_reason:
+        click.echo(
+            f"warning: {server.repository}: answers come without a draft: {speculation.off_reason}", err=True
         )
 
 
