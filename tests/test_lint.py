@@ -300,6 +300,16 @@ BREAKS = (
         parameter(TARGET, "gpt_model_type", "inflight"),
         says="inflight_fused_batching",
     ),
+    *(
+        broken(
+            "parameter.value",
+            "ours",
+            parameter(LOOP, "target_timeout_s", seconds),
+            file=LOOP,
+            says=f"target_timeout_s is '{seconds}', expected seconds, above 0",
+        )
+        for seconds in ("-5", "0.0", "nan")
+    ),
     broken(
         "parameter.unknown", "nvidia", parameter(TARGET, "kv_cache_fraction", "0.5"), says="kv_cache_fraction"
     ),

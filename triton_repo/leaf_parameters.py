@@ -11,7 +11,9 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["text", "path", "integer", "number", "fraction", "flag", "choice", "integers", "groups"]
+Kind = Literal[
+    "text", "path", "integer", "number", "seconds", "fraction", "flag", "choice", "integers", "groups"
+]
 
 TRUE_TEXTS = ("True", "true", "TRUE", "1")
 FALSE_TEXTS = ("False", "false", "FALSE", "0")
@@ -41,6 +43,7 @@ class Parameter:
         patterns: dict[Kind, str] = {
             "integer": r"-?\d+",
             "number": r"-?\d*\.?\d+(e-?\d+)?",
+            "seconds": r"(?=[0.]*[1-9])\d*\.?\d+(e-?\d+)?",
             "fraction": r"0?\.\d+|[01](\.0*)?",
             "flag": "|".join((*TRUE_TEXTS, *FALSE_TEXTS)),
             "choice": "|".join(self.choices),
@@ -50,6 +53,7 @@ class Parameter:
         expected: dict[Kind, str] = {
             "integer": "a whole number",
             "number": "a number",
+            "seconds": "seconds, above 0",
             "fraction": "a number from 0 to 1",
             "flag": "true or false",
             "choice": " or ".join(self.choices),
