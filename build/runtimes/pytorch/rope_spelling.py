@@ -26,9 +26,8 @@ def spelt_for_both(config_json: bytes) -> bytes:
 
 def _older_spelling(config: dict[str, Any]) -> dict[str, Any]:
     parameters = config.get("rope_parameters")
-    if not isinstance(parameters, dict) or config.get(
-        "rope_scaling"
-    ):  # which counts alone where both are given
+    # rope_scaling counts alone where both are given.
+    if not isinstance(parameters, dict) or config.get("rope_scaling"):
         return {}
     kinds = ("full_attention", "sliding_attention")
     if all(isinstance(parameters.get(kind), dict) for kind in kinds):  # Gemma-3
