@@ -27,6 +27,7 @@ from trtspec.client import (
     ServerFailed,
 )
 from trtspec.client.verify import (
+    AUTO,
     DEFAULT_PROMPTS,
     Case,
     Finding,
@@ -572,9 +573,27 @@ def test_a_report_without_mismatches_is_ok_where_something_was_compared() -> Non
         ({"parts": ()}, "parts: found none, expected at least one"),
         ({"prompts": []}, "prompts: found none"),
         ({"num_draft_tokens": range(0)}, "num_draft_tokens: found none"),
+        ({"prompts": "def main("}, r"prompts: found 'def main\(', expected a list; write \['def main\('\]"),
+        ({"parts": "greedy"}, r"parts: found 'greedy', expected a list; write \['greedy'\]"),
+        ({"num_draft_tokens": (AUTO,)}, "num_draft_tokens: found -1 alone, which says of no length"),
+        ({"num_draft_tokens": (0, "auto")}, "found 'auto', expected numbers from 0 on, and -1 for auto"),
+        ({"num_draft_tokens": (0, -7)}, "num_draft_tokens: found -7"),
+        ({"dtype": "int8"}, "dtype: found 'int8', expected one of float32, "),
+        ({"max_tokens": 0}, "max_tokens: found 0, expected a whole number, at least 1"),
+        (
+            {"concurrency": 0, "alone": -1},
+            "concurrency: found 0, .* at least 1; alone: found -1, .* at least 0",
+        ),
+        ({"draws": 39}, "draws: found 39, expected a whole number, at least 40"),
+        ({"sampling_prompts": 0}, "sampling_prompts: found 0"),
+        ({"option_prompts": 1.5}, "option_prompts: found 1.5"),
+        ({"seed": -5}, "seed: found -5"),
+        ({"alarm_rate": 0.0}, "alarm_rate: found 0.0, expected a probability between 0 and 1"),
     ],
 )
-def test_settings_that_would_compare_nothing_are_refused(wrong: dict[str, Any], message: str) -> None:
+def test_settings_that_would_compare_nothing_or_make_no_sense_are_refused(
+    wrong: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InvalidArgument, match=message):
         Settings(**wrong)
 

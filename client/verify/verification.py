@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from numbers import Integral
 
-from trtspec.choices import AUTO, PARTS, Dtype, Part
+from trtspec.choices import AUTO, DTYPES, PARTS, Dtype, Part
 from trtspec.client._client import Client
 from trtspec.client._errors import InvalidArgument, RequestRefused
 from trtspec.client.verify.findings import Finding
@@ -22,6 +23,13 @@ from trtspec.client.verify.sampling import SamplingPlan, judge_sampling
 from trtspec.client.verify.self_test import self_test
 from trtspec.client.verify.tokens import compare_tokens
 from trtspec.dtype_noise import Noise
+
+# Fewer sampled answers a prompt show hardly anything.
+LEAST_ANSWERS = 40
+
+
+def _is_number(value: object, *, at_least: int) -> bool:
+    return isinstance(value, Integral) and int(value) >= at_least
 
 
 @dataclass(frozen=True)
@@ -52,11 +60,39 @@ class Settings:
     fingerprint: Fingerprint | None = None
 
     def __post_init__(self) -> None:
-        if unknown := sorted({*self.parts} - {*PARTS}):
-            raise InvalidArgument(f"parts: found {', '.join(unknown)}, expected some of {', '.join(PARTS)}")
+        if faults := [*self._nothing_to_compare(), *self._wrong_choices(), *self._wrong_numbers()]:
+            raise InvalidArgument("; ".join(faults))
+
+    def _nothing_to_compare(self) -> Iterator[str]:
         for name in ("parts", "prompts", "num_draft_tokens"):
-            if not len(getattr(self, name)):
-                raise InvalidArgument(f"{name}: found none, expected at least one")
+            given = getattr(self, name)
+            if isinstance(given, str):
+                yield f"{name}: found {given!r:.60}, expected a list; write [{given!r:.60}]"
+            elif not len(given):
+                yield f"{name}: found none, expected at least one"
+
+    def _wrong_choices(self) -> Iterator[str]:
+        if not isinstance(self.parts, str) and (unknown := {*self.parts} - {*PARTS}):
+            yield f"parts: found {', '.join(sorted(unknown))}, expected some of {', '.join(PARTS)}"
+        if self.dtype not in DTYPES:
+            yield f"dtype: found {self.dtype!r}, expected one of {', '.join(DTYPES)}"
+
+    def _wrong_numbers(self) -> Iterator[str]:
+        lengths = list(self.num_draft_tokens)
+        if wrong := [n for n in lengths if n != AUTO and not _is_number(n, at_least=0)]:
+            yield f"num_draft_tokens: found {wrong[0]!r}, expected numbers from 0 on, and {AUTO} for auto"
+        elif lengths and {*lengths} == {AUTO}:
+            yield f"num_draft_tokens: found {AUTO} alone, which says of no length that it is right; add 0"
+        least = {
+            **dict.fromkeys(("max_tokens", "concurrency", "sampling_prompts", "option_prompts"), 1),
+            **dict.fromkeys(("alone", "logit_prompts", "seed"), 0),
+            "draws": LEAST_ANSWERS,
+        }
+        for name, at_least in least.items():
+            if not _is_number(found := getattr(self, name), at_least=at_least):
+                yield f"{name}: found {found!r}, expected a whole number, at least {at_least}"
+        if not 0.0 < self.alarm_rate < 1.0:
+            yield f"alarm_rate: found {self.alarm_rate!r}, expected a probability between 0 and 1"
 
 
 class Verification:
