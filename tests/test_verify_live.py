@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trtspec.client import Client
-from trtspec.client.verify import DEFAULT_PROMPTS, HuggingFaceReference, Settings, verify
+from trtspec.client.verify import AUTO, DEFAULT_PROMPTS, HuggingFaceReference, Settings, verify
 from trtspec.engines.pair import EnginePair
 from trtspec.pytest_plugin import TrtspecVerify
 from trtspec.triton_repo.repository import write_repository
@@ -62,6 +62,20 @@ def test_the_fixture_learns_from_a_manifest_what_is_served(
     compared = {finding.part for finding in report.findings if finding.verdict == "ok"}
     assert compared == {"reference", "greedy", "fingerprint"}
     assert any("that the engines were built from" in finding.detail for finding in report.others)
+
+
+def test_the_fixture_asks_with_every_draft_length_of_the_pair(
+    trtspec_verify: TrtspecVerify, live_server: Server, built_pair: EnginePair, demo_pair: Path
+) -> None:
+    asked: dict[str, Any] = {"prompts": ["def main("], "parts": ["greedy"], "max_tokens": 8, "alone": 0}
+    reference, url = demo_pair / "target", live_server.grpc_url
+    longest = built_pair.manifest.target.settings.max_draft_len
+    report = trtspec_verify(url, reference=reference, manifest=built_pair.path, **asked)
+    assert [case.num_draft_tokens for case in report.cases] == [*range(longest + 1), AUTO]
+    unknown = trtspec_verify(url, reference=reference, **asked)
+    assert len(unknown.cases) > 2
+    chosen = trtspec_verify(url, reference=reference, num_draft_tokens=[2], **asked)
+    assert [case.num_draft_tokens for case in chosen.cases] == [2]
 
 
 # Module of the served code -> what is right there, and what is served in its place.

@@ -968,7 +968,7 @@ def test_a_users_test_fails_where_the_server_is_wrong(tmp_path: Path, demo_pair:
         "def test_served(trtspec_verify):\n"
         "    import os\n"
         "    trtspec_verify(os.environ['URL'], reference=os.environ['REFERENCE'], prompts=['def main('],\n"
-        "                   max_tokens=4, parts=('greedy',), alone=0)\n"
+        "                   max_tokens=4, parts=('greedy',), alone=0, num_draft_tokens=[0])\n"
     )
 
     def wrong(asked: Asked) -> Iterator[Step]:

@@ -40,7 +40,8 @@ class TrtspecVerify(Protocol):
             manifest: the pair or repository that is served, or its `trtspec.json`: says which dtype the
                 engines compute in, the checkpoint's otherwise, what they were built from, and has their
                 fingerprint.
-            settings: fields of `trtspec.client.verify.Settings`.
+            settings: fields of `trtspec.client.verify.Settings`; by default with all draft lengths that the
+                pair was built for, without a manifest with those up to 8 that the server takes.
 
         Raises:
             EngineError: the manifest is none.
@@ -72,8 +73,14 @@ def trtspec_verify() -> Iterator[TrtspecVerify]:
                 built_from=known.sources if known else {},
             )
             client = open_clients.enter_context(Client(url))
-            from_manifest = {"dtype": known.served_dtype, "fingerprint": known.fingerprint} if known else {}
-            chosen = library.Settings(**{"dtype": trusted.dtype, **from_manifest, **settings})
+            longest = known.target.settings.max_draft_len if known else None
+            defaults: dict[str, Any] = {
+                "dtype": known.served_dtype if known else trusted.dtype,
+                "fingerprint": known.fingerprint if known else None,
+                "num_draft_tokens": library.all_lengths(longest),
+                "skip_refused_lengths": "num_draft_tokens" not in settings,
+            }
+            chosen = library.Settings(**{**defaults, **settings})
             report = library.verify(client, trusted, chosen)
             defects = [finding for finding in report.findings if finding.verdict == "defect"]
             if defects:

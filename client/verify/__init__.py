@@ -16,7 +16,7 @@ from trtspec.client.verify.huggingface import HuggingFaceReference
 from trtspec.client.verify.prompts import DEFAULT_PROMPTS
 from trtspec.client.verify.reference import Reference
 from trtspec.client.verify.report import VerifyReport
-from trtspec.client.verify.verification import Settings, Verification, verify
+from trtspec.client.verify.verification import Settings, Verification, all_lengths, verify
 from trtspec.dtype_noise import Noise
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "Token",
     "Verification",
     "VerifyReport",
+    "all_lengths",
     "compare_greedy",
     "read_texts",
     "verify",

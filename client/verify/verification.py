@@ -24,6 +24,8 @@ from trtspec.client.verify.self_test import self_test
 from trtspec.client.verify.tokens import compare_tokens
 from trtspec.dtype_noise import Noise
 
+# What a server is asked up to that does not say what its engines were built for.
+LONGEST_UNKNOWN = 8
 # Fewer sampled answers a prompt show hardly anything.
 LEAST_ANSWERS = 40
 
@@ -275,3 +277,12 @@ def spread(prompts: Sequence[str], count: int) -> list[str]:
     """Return so many of the prompts, evenly spread over the list."""
     count = min(count, len(prompts))
     return [prompts[n * len(prompts) // count] for n in range(count)]
+
+
+def all_lengths(longest: int | None) -> tuple[int, ...]:
+    """Return the draft lengths of engines, and AUTO.
+
+    Args:
+        longest: what they were built for; None where that is not known.
+    """
+    return (*range((LONGEST_UNKNOWN if longest is None else longest) + 1), AUTO)

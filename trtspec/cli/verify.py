@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     )
     from trtspec.engines.manifest import Manifest
 
-# What a running server is asked up to: it does not say what its engines were built for.
-MAX_DRAFT_TOKENS = 8
-
 
 def _draft_lengths(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
     """Read "4", "0,3,5", "0-8", "auto" and mixtures of them."""
@@ -181,14 +178,14 @@ def _settings(
     **numbers: int,
 ) -> Settings:
     """Return what is asked and how it is judged, from the options and what is known of the pair."""
-    from trtspec.client.verify import DEFAULT_PROMPTS, Settings, read_texts
+    from trtspec.client.verify import DEFAULT_PROMPTS, Settings, all_lengths, read_texts
 
-    limit = known.target.settings.max_draft_len if known else MAX_DRAFT_TOKENS
-    if known and num_draft_tokens and max(num_draft_tokens) > limit:
+    limit = known.target.settings.max_draft_len if known else None
+    if limit is not None and num_draft_tokens and max(num_draft_tokens) > limit:
         raise click.UsageError(f"--num-draft-tokens goes to {max(num_draft_tokens)}, the pair to {limit}")
     return Settings(
         prompts=read_texts(prompts) if prompts else DEFAULT_PROMPTS,
-        num_draft_tokens=num_draft_tokens or (*range(limit + 1), AUTO),
+        num_draft_tokens=num_draft_tokens or all_lengths(limit),
         skip_refused_lengths=num_draft_tokens is None,
         dtype=dtype or (known.served_dtype if known else checkpoint_dtype),
         parts=parts,
