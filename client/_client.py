@@ -146,6 +146,8 @@ class Client:
             CallFailed: the first that failed; what else is under way is cancelled.
         """
         ask = [lambda p=p: self._ask(p, options, timeout_s, stream=False) for p in prompts]
+        if ask:
+            self.metadata(timeout_s=timeout_s)  # not in a thread of theirs, which an interrupt does not reach
         return ask_many(ask, concurrency, on_answer)
 
     def tokenize(self, prompt: Prompt, *, timeout_s: float | None = None) -> tuple[int, ...]:

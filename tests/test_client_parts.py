@@ -31,6 +31,7 @@ from trtspec.client import (
     Delta,
     InferRequest,
     InvalidArgument,
+    Metadata,
     MockTransport,
     Retry,
     ServerBusy,
@@ -43,6 +44,8 @@ from trtspec.client._events import EventParser, error_of, read_json, write_json
 from trtspec.client._failures import Call
 from trtspec.client._grpc import read
 from trtspec.client._metrics import parse_metrics
+from trtspec.client.verify.asking import Question
+from trtspec.client.verify.asking import ask as ask_all
 
 SECRET = "sk-do-not-show"
 
@@ -270,6 +273,23 @@ def test_waiting_stops_when_the_answers_time_would_be_up() -> None:
     assert left == sorted(left, reverse=True)
     assert left[0] == 3.0
     assert {request.timeout_s for request in transport.requests} == {3.0}
+
+
+def test_many_ask_for_metadata_in_the_callers_thread_which_an_interrupt_reaches() -> None:
+    threads: list[threading.Thread] = []
+
+    class Interrupted(MockTransport):
+        def metadata(self, model: str, timeout_s: float | None) -> Metadata:
+            threads.append(threading.current_thread())
+            raise KeyboardInterrupt
+
+    client = Client(transport=Interrupted(lambda _: []))
+    with pytest.raises(KeyboardInterrupt):
+        client.generate_many(["a", "b"])
+    with pytest.raises(KeyboardInterrupt):
+        list(ask_all(client, [Question("a")], concurrency=1))
+    assert threads == [threading.current_thread()] * 2
+    assert Client(transport=Interrupted(lambda _: [])).generate_many([]) == []
 
 
 def test_nothing_is_asked_again_after_the_first_response() -> None:

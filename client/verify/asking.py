@@ -28,6 +28,7 @@ def ask(client: Client, questions: Sequence[Question], concurrency: int) -> Iter
     Raises:
         CallFailed: when an answer did not come.
     """
+    client.metadata()  # not in a thread of theirs, which an interrupt does not reach
     begin = [partial(client.stream, question.prompt, **question.options) for question in questions]
     with under_way(begin, concurrency) as answers:
         for answer in answers:
