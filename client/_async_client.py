@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -61,7 +62,7 @@ class AsyncClient:
         max_message_bytes: int | None = None,
         retry: Retry = Retry(),  # noqa: B008, it is frozen
         transport: AsyncTransport | None = None,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        sleep: Callable[[float], Awaitable[object]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._endpoint: Endpoint = endpoint(
@@ -73,7 +74,8 @@ class AsyncClient:
             max_message_bytes=max_message_bytes,
         )
         self._calls = Calls(model, timeout_s, Terms(retry, clock, random.random))
-        self._sleep = sleep
+        self._closing = asyncio.Event()
+        self._sleep: Callable[[float], Awaitable[object]] = sleep or self._sleep_until_closed
         self._transport: AsyncTransport = transport or connect_async(self._endpoint)
         self._metadata: Metadata | None = None
 
@@ -158,7 +160,12 @@ class AsyncClient:
     async def close(self) -> None:
         """Close the connection; answers still under way are cancelled."""
         self._calls.closed = True
+        self._closing.set()
         await self._transport.close()
+
+    async def _sleep_until_closed(self, seconds: float) -> None:
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._closing.wait(), seconds)
 
     def _ask(self, prompt: Prompt, options: Options, timeout_s: float | None, *, stream: bool) -> AsyncStream:
         async def begin() -> Answer:

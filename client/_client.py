@@ -56,7 +56,8 @@ class Client:
         max_message_bytes: of one request or response; 64 MB, over HTTP 4 MB for a request, which is
             what Triton bears up to release 25.08.
         transport: what carries the requests, in place of a connection to `url`.
-        sleep, clock: what waits and what time it is, for tests.
+        sleep, clock: what waits until it asks again and what time it is, for tests; by default `close`
+            ends the wait.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Client:
         max_message_bytes: int | None = None,
         retry: Retry = Retry(),  # noqa: B008, it is frozen
         transport: Transport | None = None,
-        sleep: Callable[[float], object] = time.sleep,
+        sleep: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._endpoint: Endpoint = endpoint(
@@ -84,7 +85,8 @@ class Client:
             max_message_bytes=max_message_bytes,
         )
         self._calls = Calls(model, timeout_s, Terms(retry, clock, random.random))
-        self._sleep = sleep
+        self._closing = threading.Event()
+        self._sleep: Callable[[float], object] = sleep or self._closing.wait
         self._transport: Transport = transport or connect(self._endpoint)
         self._lock = threading.Lock()
         self._metadata: Metadata | None = None
@@ -192,6 +194,7 @@ class Client:
     def close(self) -> None:
         """Close the connection; answers still under way are cancelled."""
         self._calls.closed = True
+        self._closing.set()
         self._transport.close()
 
     def _ask(self, prompt: Prompt, options: Options, timeout_s: float | None, *, stream: bool) -> Stream:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ from four_clients import PATIENCE_S, WAYS, asking, client_for
 from scripted_server import Asked, Fault, Step, last
 
 from trtspec.client import (
+    CallFailed,
     ClientError,
     ConnectionFailed,
     InvalidArgument,
+    Retry,
     StreamBroken,
 )
 
@@ -101,6 +104,36 @@ def test_an_answer_that_was_to_be_asked_for_again_is_not_when_the_client_was_clo
         with pytest.raises(ConnectionFailed, match=CLOSED):
             client.generate("x")
         assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("method", ["generate", "metadata"])
+def test_who_waits_to_ask_again_is_told_that_the_client_was_closed(way: str, method: str) -> None:
+    waits = threading.Event()
+
+    class Late(Retry):
+        def wait_s(self, error: CallFailed, attempt: int, draw: float) -> float | None:
+            wait_s = super().wait_s(error, attempt, draw)
+            if wait_s is not None:
+                waits.set()
+            return wait_s
+
+    def close() -> None:
+        assert waits.wait(PATIENCE_S)
+        client.close()
+
+    late = Late(first_wait_s=10 * PATIENCE_S, longest_wait_s=10 * PATIENCE_S)
+    busy = [Fault("busy: later", "UNAVAILABLE")]
+    nowhere = f"{'http' if 'http' in way else 'grpc'}://127.0.0.1:1"
+    with ExitStack() as opened:
+        if method == "generate":
+            _, client = opened.enter_context(asking(way, lambda _: busy, retry=late, timeout_s=None))
+            asked = partial(client.generate, "x")
+        else:
+            client = opened.enter_context(client_for(way, nowhere, retry=late, timeout_s=None))
+            asked = client.metadata
+        with pytest.raises(ConnectionFailed, match=CLOSED):
+            raise error_of(asked, close)
 
 
 @pytest.mark.parametrize("way", WAYS)
