@@ -35,7 +35,8 @@ class Retry:
         """
         if attempt >= self.attempts or not _is_safe(error):
             return None
-        whole_s: float = min(self.longest_wait_s, self.first_wait_s * 2.0 ** (attempt - 1))
+        # 2^1000 is as long as any wait, and about the largest power that a float holds.
+        whole_s: float = min(self.longest_wait_s, self.first_wait_s * 2.0 ** min(attempt - 1, 1000))
         return whole_s * (0.5 + draw / 2)
 
 

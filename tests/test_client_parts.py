@@ -195,6 +195,7 @@ def test_waits_double_up_to_the_longest_and_are_half_chance() -> None:
     assert [retry.wait_s(BUSY, attempt, 1.0) for attempt in range(1, 5)] == [1.0, 2.0, 4.0, 5.0]
     assert [retry.wait_s(GONE, attempt, 0.0) for attempt in range(1, 5)] == [0.5, 1.0, 2.0, 2.5]
     assert retry.wait_s(BUSY, 9, 1.0) is None
+    assert Retry(attempts=10_000).wait_s(BUSY, 9_000, 1.0) == 2.0
 
 
 @pytest.mark.parametrize(
