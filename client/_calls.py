@@ -59,8 +59,9 @@ class Calls:
             raise InvalidArgument("client: found it closed, expected it open; make another")
         check_timeout(timeout_s)
         allowed_s = self.timeout_s if timeout_s is None else timeout_s
-        has_limit = allowed_s is not None and allowed_s <= MOST_TIMEOUT_S
-        return Deadline(self.terms.clock(), allowed_s if has_limit else None, self.terms.clock)
+        # Plain: locks do not take numpy's numbers.
+        limit_s = None if allowed_s is None or allowed_s > MOST_TIMEOUT_S else float(allowed_s)
+        return Deadline(self.terms.clock(), limit_s, self.terms.clock)
 
     def begin_question(self, timeout_s: float) -> Deadline:
         """Return the time for a method that is never without limit, which begins now."""

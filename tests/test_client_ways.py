@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from four_clients import PATIENCE_S, SOON_S, WAYS, asking, client_for
 from scripted_server import Asked, Fault, Step, endless, last
@@ -423,6 +424,13 @@ def test_a_time_limit_that_is_none_is_refused(way: str, timeout_s: Any) -> None:
         with pytest.raises(InvalidArgument, match=r"^timeout_s: found .*; math.inf is no limit"):
             client.generate("x", timeout_s=timeout_s)
         assert server.asked == []
+
+
+@pytest.mark.parametrize("timeout_s", [np.float32(20), np.int64(20), 20])
+def test_a_time_limit_may_be_any_number(way: str, timeout_s: Any) -> None:
+    with asking(way, lambda _: [last("a")], timeout_s=timeout_s) as (_, client):
+        assert client.generate("x").text == "a"
+        assert client.health(timeout_s=timeout_s).healthy
 
 
 def test_many_calls_may_share_a_client(way: str) -> None:
