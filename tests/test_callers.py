@@ -13,6 +13,8 @@ from typing import Any
 import cpu_triton_double as double
 import pytest
 
+from trtspec.triton_repo.speculation.output import Delta
+
 MODULE = "trtspec.triton_repo.speculation.callers"
 
 
@@ -91,4 +93,29 @@ def test_one_who_cannot_be_reached_takes_no_other_along(callers: Any) -> None:
     sender = new_sender()
     callers.welcome(sender).end(saying("heard"))
     assert sender.wait().output("text") == "heard"
+    assert len(callers) == 0
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_an_answer_of_which_a_response_was_lost_ends_with_an_error(callers: Any, lost: int) -> None:
+    class FullSender(double.Call):
+        """Triton's shared memory has no room just then."""
+
+        sent = 0
+
+        def send(self, response: double.InferenceResponse | None = None, flags: int = 0) -> None:
+            self.sent += 1
+            if self.sent == lost:
+                raise RuntimeError("failed to increase the shared memory pool size")
+            super().send(response, flags)
+
+    sender = FullSender({}, ())
+    caller = callers.welcome(sender)
+    caller.add(Delta(text="one "), lambda unsent: double.InferenceResponse([double.Tensor("text", "one ")]))
+    while sender.sent < 1:
+        time.sleep(0.001)
+    caller.end(saying("two"))
+    failure = sender.wait().responses[-1].error
+    assert str(failure) == "failed: RuntimeError in tensorrt_llm_bls; see the server's log"
+    assert caller.has_gone
     assert len(callers) == 0

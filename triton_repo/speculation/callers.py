@@ -64,8 +64,7 @@ class Caller:
         self._end_with_error(f"busy: {message}", pb.TritonError.UNAVAILABLE)
 
     def fail_unexpectedly(self, error: Exception) -> None:
-        pb.Logger.log_error(f"tensorrt_llm_bls: {type(error).__name__}: {error}")
-        self.fail(f"{type(error).__name__} in tensorrt_llm_bls; see the server's log")
+        self.fail(_logged(error))
 
     def take(self) -> tuple[Respond | None, Delta, bool]:
         """Return what to send now: how, what, and whether it is the last."""
@@ -133,18 +132,25 @@ class Callers:
             self._check(caller)
         try:
             response = None if caller.has_gone else respond(unsent)
+            if is_last:
+                # Before he hears it, so that there is room for the next request that he sends.
+                with self._lock:
+                    del self._present[caller]
+            if response is not None:
+                caller.sender.send(response, flags=FINAL if is_last else 0)
+            elif is_last:
+                caller.sender.send(flags=FINAL)
         except Exception as error:
-            caller.fail_unexpectedly(error)
-            return
-        if is_last:
-            # Before he hears it, so that there is room for the next request that he sends.
-            with self._lock:
-                del self._present[caller]
-        flags = FINAL if is_last else 0
-        if response is not None:
-            caller.sender.send(response, flags=flags)
-        elif is_last:
-            caller.sender.send(flags=FINAL)
+            self._end_without(caller, error)
+
+    def _end_without(self, caller: Caller, error: Exception) -> None:
+        """End the answer of which a response is lost: what follows would read as if it were whole."""
+        with self._lock:
+            self._present.pop(caller, None)
+        caller.has_gone = True
+        failure = pb.TritonError(f"failed: {_logged(error)}", pb.TritonError.INTERNAL)
+        with suppress(Exception):  # then he cannot be told either
+            caller.sender.send(pb.InferenceResponse(error=failure), flags=FINAL)
 
     def _check_the_next(self) -> None:
         with self._lock:
@@ -159,3 +165,9 @@ class Callers:
         ended = self._take_ended()
         caller.has_gone = bool(caller.sender.is_cancelled())
         ended.clear()
+
+
+def _logged(error: Exception) -> str:
+    """Log what was not expected, and return what its caller is told."""
+    pb.Logger.log_error(f"tensorrt_llm_bls: {type(error).__name__}: {error}")
+    return f"{type(error).__name__} in tensorrt_llm_bls; see the server's log"
