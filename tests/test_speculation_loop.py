@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from trtspec.triton_repo.speculation.detokenizer import Detokenizer
 from trtspec.triton_repo.speculation.draft_length import DraftLength, FixedDraftLength, PlainCall, Round, Step
-from trtspec.triton_repo.speculation.loop import EngineCallError, Generation
+from trtspec.triton_repo.speculation.loop import Call, EngineCallError, Generation, Reply
 from trtspec.triton_repo.speculation.output import Delta, Output
 from trtspec.triton_repo.speculation.request import (
     ADAPTIVE,
@@ -194,6 +194,16 @@ def test_a_silent_draft_leaves_the_answer_and_says_so() -> None:
     found = run(made, REQUEST, draft=silent_double)
     assert sum(found, Delta()) == answer(replace(REQUEST, num_draft_tokens=0))
     assert made.speculation.off_reason == "the draft returned no tokens"
+
+
+def test_a_draft_that_says_more_than_it_was_asked_for_is_heard_that_far() -> None:
+    def talkative(call: Call) -> Reply:
+        return TargetDouble(RULE)(replace(call, max_new_tokens=call.max_new_tokens + 3))
+
+    request = replace(REQUEST, num_draft_tokens=4)
+    target = TargetDouble(RULE)
+    assert ids(answer(request, target=target, draft=talkative)) == ids(answer(request))
+    assert max(len(call.draft_ids) for call in target.calls) == 4
 
 
 def test_speculation_ends_where_the_draft_engine_does() -> None:

@@ -64,6 +64,13 @@ class Reply:
     log_probs: Sequence[float] | None = None
     logits_TV: NDArray[np.float32] | None = None
 
+    def first(self, count: int) -> Reply:
+        return Reply(
+            self.ids[:count],
+            None if self.log_probs is None else self.log_probs[:count],
+            None if self.logits_TV is None else self.logits_TV[:count],
+        )
+
     def tokens(self) -> Iterator[Token]:
         for i, token_id in enumerate(self.ids):
             yield Token(
@@ -170,7 +177,8 @@ class Generation:
     def take(self, call: Call, reply: Reply) -> Delta:
         """Return what the reply to a call makes certain."""
         if call.engine == "draft":
-            self._proposal = reply if reply.ids else None
+            # No more than were asked for: the target was built for so many.
+            self._proposal = reply.first(call.max_new_tokens) if reply.ids else None
             if self._proposal is None:
                 self.speculation.off_reason = "the draft returned no tokens"
             return Delta()
