@@ -41,9 +41,8 @@ def under_way(ask: Sequence[Callable[[], Stream]], concurrency: int) -> Iterator
                 open_streams.discard(stream)
 
     with ThreadPoolExecutor(concurrency, thread_name_prefix="generate_many") as pool:
-        answers = [pool.submit(whole, begin) for begin in ask]
         try:
-            yield answers
+            yield [pool.submit(whole, begin) for begin in ask]
         finally:
             stopping.set()
             pool.shutdown(wait=False, cancel_futures=True)

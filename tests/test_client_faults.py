@@ -29,6 +29,7 @@ from trtspec.client import (
     ServerFailed,
     StreamBroken,
 )
+from trtspec.client._many import ask_many, ignore
 
 AT_ONCE = Retry(first_wait_s=0.0)
 
@@ -311,6 +312,20 @@ def test_interrupting_many_cancels_what_is_under_way() -> None:
             client.generate_many(["slow", "first", "slow"], concurrency=3, on_answer=stop)
         for asked in server.asked:
             assert asked.prompt == "first" or asked.was_cancelled()
+
+
+def test_an_interrupt_while_many_are_still_handed_out_cancels_those_under_way() -> None:
+    class Interrupted(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            yield self[0]
+            while not server.asked:
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+
+    with ScriptedServer(endless) as server, Client(server.url) as client:
+        with pytest.raises(KeyboardInterrupt):
+            ask_many(Interrupted([lambda: client.stream("x")]), concurrency=2, on_answer=ignore)
+        assert server.asked[0].was_cancelled()
 
 
 def test_another_thread_may_close_a_stream_that_waits_over_http() -> None:
