@@ -153,9 +153,8 @@ def _run(blocks: list[_Block], sources: Mapping[Path, int], workers: int, progre
             report(block.size_bytes)
 
     with ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(work) for _ in range(workers)]
         try:
-            for future in futures:
+            for future in [pool.submit(work) for _ in range(workers)]:
                 future.result()
         finally:
             _drain(queue)
