@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from trtspec.build.quantize.pair_quantizer import PairQuantization
 from trtspec.build.runtimes.pytorch.options import PytorchOptions
 from trtspec.build.runtimes.tensorrt.options import TensorrtOptions
-from trtspec.engines.manifest import EngineDtype, Runtime
+from trtspec.choices import EngineDtype, Runtime
 
 # A default that fits a laptop; the context of a large model would ask for gigabytes of KV cache.
 DEFAULT_MAX_SEQ_LEN = 4096

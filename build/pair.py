@@ -31,7 +31,8 @@ from trtspec.build.store.record import MadeFor
 from trtspec.build.store.sources import Source, read_source, source_files
 from trtspec.build.store.store import Cache, Store, open_store
 from trtspec.build.tokenizer import tokenizer_stage
-from trtspec.engines.manifest import MANIFEST, Runtime
+from trtspec.choices import Runtime
+from trtspec.engines.manifest import MANIFEST
 from trtspec.engines.pair import EnginePair, open_pair, write_manifest
 from trtspec.engines.publish import check_output, link_or_copy, publish
 from trtspec.errors import BuildError, CheckpointError, OutputError

@@ -7,9 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from trtspec.choices import Dtype
-from trtspec.choices import EngineDtype as EngineDtype
-from trtspec.choices import Runtime as Runtime
+from trtspec.choices import Dtype, EngineDtype, Runtime
 from trtspec.dtype_noise import served_dtype
 from trtspec.engines.memory.result import MemoryPlan
 

@@ -22,9 +22,9 @@ from trtspec.build.options import BuildOptions
 from trtspec.build.pair import build
 from trtspec.build.quantize.pair_quantizer import PairQuantization
 from trtspec.build.runtimes.tensorrt.options import TensorrtOptions
+from trtspec.choices import Runtime
 from trtspec.engines.cpu.engine import Engine
 from trtspec.engines.cpu.request import Request
-from trtspec.engines.manifest import Runtime
 from trtspec.engines.pair import EnginePair, open_pair
 from trtspec.errors import (
     BuildError,

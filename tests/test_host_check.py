@@ -6,16 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from trtspec.choices import Runtime
 from trtspec.engines.host import FoundGpu, HostFacts
 from trtspec.engines.host_check import check_host, require_host
-from trtspec.engines.manifest import (
-    MANIFEST,
-    EngineManifest,
-    EngineSettings,
-    HostNeeds,
-    Manifest,
-    Runtime,
-)
+from trtspec.engines.manifest import MANIFEST, EngineManifest, EngineSettings, HostNeeds, Manifest
 from trtspec.engines.pair import EnginePair, write_manifest
 from trtspec.errors import EngineError
 from trtspec.triton_repo import write_repository

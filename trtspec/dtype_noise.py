@@ -45,8 +45,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trtspec.choices import Dtype as Dtype
-from trtspec.choices import EngineDtype
+from trtspec.choices import Dtype, EngineDtype
 
 # A row over the vocabulary.
 Row = NDArray[np.floating[Any]]

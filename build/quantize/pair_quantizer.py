@@ -25,10 +25,10 @@ from trtspec.build.quantize.texts import (
     read_texts,
     shipped_texts,
 )
+from trtspec.choices import EngineDtype
 from trtspec.engines.manifest import (
     AcceptanceManifest,
     CalibrationManifest,
-    EngineDtype,
     QualityManifest,
     QuantizationManifest,
 )

@@ -17,12 +17,12 @@ from trtspec.build.options import BuildOptions
 from trtspec.build.quantize.pair_quantizer import QuantizedRole, Role, measure_quality, write_role
 from trtspec.build.runtimes.job import Built, Job, describe_engine, mended
 from trtspec.build.stages import RESUME, Done, Stage
+from trtspec.choices import EngineDtype
 from trtspec.dtype_noise import served_dtype
 from trtspec.engines.fingerprint import fingerprint_of
 from trtspec.engines.host import min_sm
 from trtspec.engines.manifest import (
     AcceptanceManifest,
-    EngineDtype,
     EngineSettings,
     FingerprintManifest,
     HostNeeds,

@@ -12,9 +12,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trtspec.choices import Placement, PlannedRuntime
 from trtspec.engines.memory.gpus import Gpu
 from trtspec.engines.memory.ranks import Engine, Limits, RankMemory, rank_memories
-from trtspec.engines.memory.result import Concurrency, GpuUse, ModelPlan, Placement, PlannedRuntime
+from trtspec.engines.memory.result import Concurrency, GpuUse, ModelPlan
 from trtspec.errors import PlanError
 
 BLOCK_TOKENS = 32  # tokens_per_block

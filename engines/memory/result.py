@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from trtspec.choices import Placement as Placement
-from trtspec.choices import PlannedRuntime as PlannedRuntime
+from trtspec.choices import Placement, PlannedRuntime
 from trtspec.engines.memory.ranks import RankMemory
 
 

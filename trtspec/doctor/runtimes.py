@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from trtspec.choices import Runtime
 from trtspec.doctor.lines import OWN_MODELS
 from trtspec.doctor.machine import Machine
-from trtspec.engines.manifest import Runtime
 from trtspec.engines.versions import ENGINE_RELEASE, newest_container
 from trtspec.triton_repo.server.preflight import SHARED_MEMORY_PER_MODEL_BYTES
 

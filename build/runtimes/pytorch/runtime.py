@@ -24,15 +24,10 @@ from trtspec.build.runtimes.pytorch.arguments import llm_arguments, write_argume
 from trtspec.build.runtimes.pytorch.drafter import SPECULATION_OF, Drafter, drafter_of
 from trtspec.build.runtimes.pytorch.rope_spelling import spelt_for_both
 from trtspec.build.stages import RESUME, Done, NoFacts, Stage
+from trtspec.choices import EngineDtype
 from trtspec.engines.host import min_sm
 from trtspec.engines.llm_api import ARGUMENTS, dialect_of, field_since
-from trtspec.engines.manifest import (
-    EngineDtype,
-    EngineManifest,
-    EngineSettings,
-    HostNeeds,
-    QuantizationManifest,
-)
+from trtspec.engines.manifest import EngineManifest, EngineSettings, HostNeeds, QuantizationManifest
 from trtspec.engines.versions import image_with
 from trtspec.errors import BuildError, EngineError
 

@@ -18,7 +18,8 @@ from trtspec.build.runtimes.tensorrt.planning import (
     vocabulary,
 )
 from trtspec.build.stages import RESUME
-from trtspec.engines.manifest import EngineDtype, QuantizationManifest
+from trtspec.choices import EngineDtype
+from trtspec.engines.manifest import QuantizationManifest
 from trtspec.errors import BuildError
 
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from trtspec.build.runtimes.tensorrt.compilation import Compiled
 from trtspec.build.runtimes.tensorrt.conflicts import LOWEST_SM
 from trtspec.build.runtimes.tensorrt.engine_config import EngineConfig
+from trtspec.choices import EngineDtype
 from trtspec.engines.host import min_sm
-from trtspec.engines.manifest import EngineDtype, EngineSettings, HostNeeds
+from trtspec.engines.manifest import EngineSettings, HostNeeds
 from trtspec.engines.versions import ENGINE_RELEASE, image_with, newest_container
 
 
